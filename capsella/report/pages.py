@@ -1,9 +1,10 @@
-"""Pages that are one HTML file each, with their pictures in them: they open from a disk and ask no other machine."""
+"""Self-contained HTML pages with embedded pictures, and the sections they are made of."""
 
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
@@ -11,10 +12,12 @@ from matplotlib.figure import Figure
 from capsella.evaluation import Evaluation
 from capsella.report.figures import confusion_figure, printable, roc_figure, write_png
 
+TRUE_AND_PREDICTED: tuple[Literal["true"], Literal["predicted"]] = ("true", "predicted")
+
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the report: a figure and a sentence on how to read it, or why there is none."""
+    """A part of a report: a figure and how to read it, or the reason why there is none."""
 
     name: str
     title: str
@@ -23,43 +26,44 @@ class Section:
 
 
 def confusion_sections(evaluation: Evaluation) -> list[Section]:
-    """The confusion matrix as shares of the true classes, and of the predicted ones."""
+    """Return the confusion matrix normalised over true classes, and over predicted ones."""
     text = (
-        "A row is a true class, a column what the model said. Everything off the diagonal is a mistake. The colour is "
-        "the share of the row: of the images of a true class, how many were put there. The diagonal is the sensitivity."
+        "Rows are true classes, columns predicted ones; everything off the diagonal is a mistake. Colours are "
+        "normalised over rows, so the diagonal is the sensitivity."
     )
-    said = (
-        "The same counts; the colour is the share of the column: of the images that were called so, how many are what. "
-        "The diagonal is the precision: how far an answer can be trusted, on images with as many of each class as here."
+    by_prediction = (
+        "The same counts, with colours normalised over columns, so the diagonal is the precision. It holds for images "
+        "with the same class proportions as here."
     )
     counts, classes = evaluation.confusion, evaluation.classes
     return [
-        Section("confusion", "What became of each class", text, confusion_figure(counts, classes)),
-        Section("answers", "What is behind each answer", said, confusion_figure(counts, classes, "predicted")),
+        Section("confusion", "Confusion by true class", text, confusion_figure(counts, classes)),
+        Section(
+            "predicted", "Confusion by predicted class", by_prediction, confusion_figure(counts, classes, "predicted")
+        ),
     ]
 
 
 def roc_section(evaluation: Evaluation) -> Section:
-    """The ROC curve of each class against the rest."""
+    """Return the ROC curve of each class against the rest."""
     name, title = "roc", "Each class against the rest (ROC)"
-    curves = {one: curve for one, curve in zip(evaluation.classes, evaluation.roc, strict=True) if curve is not None}
+    curves = {name: curve for name, curve in zip(evaluation.classes, evaluation.roc, strict=True) if curve is not None}
     if not curves:
         return Section(name, title, "All test images are of one class, so there is no rest.")
     text = (
-        "If every image were put into a class whose activation is above a threshold: the share of the class that is "
-        "found, against the share of all others that is put there by mistake, for every threshold. AUC is the area "
-        "below: 1 is perfect, 0.5 is chance."
+        "Sensitivity against false-positive rate for every threshold on the activation of the class. AUC is the area "
+        "under the curve: 1 is perfect, 0.5 is chance."
     )
     return Section(name, title, text, roc_figure(curves))
 
 
 def render_page(package: str, template: str, **values: object) -> str:
-    """The HTML of a template that extends base.html.jinja, whose style all pages share.
+    """Render a template that extends base.html.jinja.
 
     Args:
-        package: that holds the template, as "capsella.compare".
-        template: its name.
-        values: what it shows; all that it names must be there, `title` among it.
+        package: the package with the template, e.g. "capsella.compare".
+        template: its file name.
+        values: all values that the template uses, among them `title`.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("capsella.report", ".")]),
@@ -71,14 +75,14 @@ def render_page(package: str, template: str, **values: object) -> str:
 
 
 def pictures_of(sections: Iterable[Section], folder: Path) -> dict[str, str]:
-    """Write the figures of sections as `folder`/figures/NAME.png, and return the same in base64 by name, for a page."""
+    """Write the figures of sections as `folder`/figures/NAME.png; return them in base64 by name."""
     return {
-        one.name: embedded(one.figure, folder / "figures" / f"{one.name}.png")
-        for one in sections
-        if one.figure is not None
+        section.name: embedded(section.figure, folder / "figures" / f"{section.name}.png")
+        for section in sections
+        if section.figure is not None
     }
 
 
 def embedded(figure: Figure, path: Path) -> str:
-    """Write a figure as PNG to `path`, and return the same in base64, for a page."""
+    """Write a figure as PNG to `path`, and return it in base64."""
     return base64.b64encode(write_png(figure, path)).decode()

@@ -156,74 +156,47 @@ def prediction_lines(summary: PredictionSummary, columns: UncertaintyColumns) ->
 
 @dataclass(frozen=True)
 class Training:
-    """What a report says of a training: its paragraphs; and whether images were kept together in groups."""
+    """What a report says about a training: its paragraphs, and whether groups of images were kept together."""
 
     paragraphs: tuple[str, ...]
     grouped: bool
 
 
 def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Training:
-    """What was trained on what, which epoch was kept, and how classes were balanced, each with the reason.
+    """Describe the training images, the kept epoch and the balance of classes, each with the reason.
 
-    `summary`: what the run's summary.json holds.
+    Args:
+        summary: the content of the run's summary.json.
     """
     recipe, best, counts = run.recipe, summary["best"], splits.train.counts()
-    listed = "from " * recipe.data.is_paired
-    listed += ", ".join(f"{count:,} {name}" for name, count in list(counts.items())[:MOST_CLASSES])
-    listed += "" if len(counts) <= MOST_CLASSES else f" and {len(counts) - MOST_CLASSES} more classes"
-    kind = "pairs of images" if recipe.data.is_paired else "images"
     stopped = summary.get("stopped")
+    images = "pairs of images" if recipe.data.is_paired else "images"
+    classes = ", ".join(f"{count:,} {name}" for name, count in list(counts.items())[:MOST_CLASSES])
+    classes += "" if len(counts) <= MOST_CLASSES else f" and {len(counts) - MOST_CLASSES} more classes"
+    of = "made from " if recipe.data.is_paired else ""
     trained = (
-        f"The network {run.model.name} was trained on {len(splits.train):,} {kind} of {len(counts)} classes: {listed}. "
-        f"{len(splits.validation):,} others (validation images) {_use_of_validation(recipe, stopped)}. "
+        f"{run.model.name} was trained on {len(splits.train):,} {images} of {len(counts)} classes ({of}{classes}). "
+        f"{len(splits.validation):,} validation images {_use_of_validation(recipe, stopped)}. "
         f"{_about_test(recipe, len(splits.test), stopped)}"
     )
-    error = "balanced error, in which every class counts the same" if recipe.balance != "none" else "error"
     column = kept_by(recipe)
-    chosen = f"Kept: epoch {best['epoch']:.0f} of {summary['epochs']}"
+    chosen = f"Epoch {best['epoch']:.0f} of {summary['epochs']} was kept"
     if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
-        chosen += ", at which the training ended."
+        chosen += ", the last one."
     elif column in best:
-        chosen += f", which had the lowest {error}, on the validation images ({best[column]:.1f} %)."
+        error = "balanced error rate (every class counts the same)" if recipe.balance != "none" else "error rate"
+        chosen += f": it has the lowest {error} on the validation images, {best[column]:.1f} %."
     else:
         chosen += "."
     if stopped is not None and not stopped["reached"]:
-        chosen += f" The training was to stop at an error of {stopped['at_error']:g} %, and did not reach it."
+        chosen += f" The error rate of {stopped['at_error']:g} % at which training should stop was not reached."
     if not recipe.data.is_paired:
         chosen += f" {_about_balance(recipe, splits)}"
     return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
 
 
-def _use_of_validation(recipe: Recipe, stopped: Mapping[str, Any] | None) -> str:
-    if stopped is not None and stopped["reached"] and recipe.stop_on == "validation":
-        return "decided when the training stopped, and so the epoch"
-    if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
-        return "were held out, and did not choose the epoch"
-    return "were used to choose the epoch"
-
-
-def _about_balance(recipe: Recipe, splits: Splits) -> str:
-    """How classes were balanced, with the reason where the images are it."""
-    if recipe.balance == "sampling" and "laboratory" in splits.train.metadata:
-        return "Each class of each laboratory was shown as often (balance: sampling)."
-    choice = choose_balance(splits.train.counts())
-    return f"{BALANCED[recipe.balance]}{f': {choice.why}' if choice.balance == recipe.balance else ''}."
-
-
-def _about_test(recipe: Recipe, images: int, stopped: Mapping[str, Any] | None) -> str:
-    these = f"The {images:,} test images, of which this page speaks,"
-    if stopped is None or recipe.stop_on == "validation":
-        return f"{these} were used neither to train nor to choose."
-    if not stopped["reached"]:
-        return f"{these} were looked at after every epoch, to stop at an error that was not reached."
-    return (
-        f"{these} were not trained on, but the training stopped by their error. So the error on this page is chosen, "
-        "and says nothing of new images."
-    )
-
-
 def run_facts(run: Run, splits: Splits, broken: Sequence[str]) -> dict[str, str]:
-    """What a report lists of a run; `broken`: the images that its training left out, and why."""
+    """Return the facts that a report lists; `broken` are the images that training left out, with the reason."""
     facts = {
         "recipe": run.name,
         "network": run.model.name,
@@ -240,21 +213,20 @@ def run_facts(run: Run, splits: Splits, broken: Sequence[str]) -> dict[str, str]
 
 
 def about_result(evaluation: Evaluation) -> list[str]:
-    """How good the network is: images right, classes, and the commonest class alone."""
-    images, (low, high) = len(evaluation.labels), evaluation.error_interval
-    right, groups = images - evaluation.errors, evaluation.groups
-    others = "Another set of as many images" if groups is None else f"Other {len(np.unique(groups))} groups of images"
+    """Describe accuracy, balanced accuracy and the majority baseline."""
+    images, (low, high), groups = len(evaluation.labels), evaluation.error_interval, evaluation.groups
+    other = "Another test set of this size" if groups is None else f"Another {len(np.unique(groups))} groups of images"
     words = [
-        f"Of {images:,} test images, {right:,} were classified right: {100 - evaluation.error:.1f} %. {others} "
-        f"would give another number: the 95 % interval is {100 - high:.1f} to {100 - low:.1f} %."
+        f"{images - evaluation.errors:,} of {images:,} test images were classified correctly: "
+        f"{100 - evaluation.error:.1f} %. {other} would give another number; the 95 % interval is {100 - high:.1f} to "
+        f"{100 - low:.1f} %."
     ]
     low, high = evaluation.balanced_accuracy_interval
     seen, shown = sum(score.support > 0 for score in evaluation.per_class), evaluation.labels[0].numel()
-    blind = "A blind guess" if shown == 1 else f"{shown} blind guesses"
+    guess = "Guessing" if shown == 1 else f"{shown} guesses"
     words.append(
-        "If each class counts the same, however many images it has, the network finds "
-        f"{evaluation.balanced_accuracy:.1f} % (balanced accuracy; 95 % interval {low:.1f} to {high:.1f} %). "
-        f"{blind} among the {seen} classes would find {100 * shown / seen:.1f} %."
+        f"If every class counts the same, accuracy is {evaluation.balanced_accuracy:.1f} % (balanced accuracy; 95 % "
+        f"interval {low:.1f} to {high:.1f} %). {guess} among {seen} classes would give {100 * shown / seen:.1f} %."
     )
     if evaluation.majority is not None:
         words.append(f"The network is {majority_text(evaluation.majority)}.")
@@ -262,41 +234,64 @@ def about_result(evaluation: Evaluation) -> list[str]:
 
 
 def about_confusions(evaluation: Evaluation) -> list[str]:
-    """The commonest mistakes: the true class first, then what it was taken for."""
-    named = evaluation.classes
+    """Describe the most frequent mistakes."""
     return [
-        f"{named[one.true]}, taken for {named[one.predicted]}: {one.images} of the "
-        f"{evaluation.per_class[one.true].support} images of {named[one.true]}"
-        for one in confusions(evaluation.confusion)[:MOST_CONFUSIONS]
+        f"{evaluation.classes[kind.true]} taken for {evaluation.classes[kind.predicted]}: {kind.images} of "
+        f"{pluralize(evaluation.per_class[kind.true].support, 'image')}"
+        for kind in confusions(evaluation.confusion)[:MOST_CONFUSIONS]
     ]
 
 
 def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
-    """What the numbers of a page cannot say."""
+    """Return what the numbers of a page do not show."""
     few = [f"{score.name} ({score.support})" for score in evaluation.per_class if score.support < FEW]
-    listed = ", ".join(few[:MOST_CLASSES]) + (f" and {len(few) - MOST_CLASSES} more" if len(few) > MOST_CLASSES else "")
-    known = []
+    names = ", ".join(few[:MOST_CLASSES]) + (f" and {len(few) - MOST_CLASSES} more" if len(few) > MOST_CLASSES else "")
+    lines = []
     if few:
-        known.append(
-            f"Few test images. Read the interval, not the number, of each class with fewer than {FEW}: {listed}."
-        )
+        lines.append(f"Few test images. For classes with fewer than {FEW}, read the interval, not the number: {names}.")
     if training is not None and training.grouped:
-        known.append("Other slides and patients. Images of one group were kept in one split, so this much was tested.")
+        lines.append("New patients or slides: tested, because images of one group were kept in one split.")
     elif training is not None and evaluation.groups is not None:
-        known.append(
-            f"Others than the {len(np.unique(evaluation.groups))} groups of these images, as toys or patients. The "
-            "intervals are over these. Whether a group's images are also in training was not looked at (--group)."
+        lines.append(
+            f"New groups. Intervals are over the {len(np.unique(evaluation.groups))} groups of these images. Whether "
+            "images of these groups are also in training was not checked (--group)."
         )
     elif training is not None:
-        known.append(
-            "Other slides and patients. Nothing told which images belong together (--group). If images of one slide or "
-            "patient are both in training and here, a new slide will be classified worse than this page says."
+        lines.append(
+            "New patients or slides. Groups of images are unknown (--group). If images of one patient or slide are in "
+            "both training and test, the network will be worse on a new one than this page shows."
         )
-    predicted = "; capsella predict writes calibrated probabilities" if evaluation.labels.ndim == 1 else ""
-    known += [
-        "Another laboratory. Other microscopes, stains and cameras were tested only if their images are among these.",
-        "How sure one answer is. The activations here are no probabilities: one of 0.9 does not mean right nine times "
-        f"in ten. The section on calibration shows what they mean{predicted}.",
-        "Images that show none of the classes. The network puts each into one of its classes all the same.",
+    probabilities = "; `capsella predict` writes calibrated probabilities" if evaluation.labels.ndim == 1 else ""
+    return [
+        *lines,
+        "Domain shift. Other microscopes, stains and cameras were tested only if their images are among these.",
+        "Certainty of a single prediction. Activations are not probabilities: 0.9 does not mean right nine times in "
+        f"ten. See the calibration curve{probabilities}.",
+        "Images of none of these classes. The network assigns one of its classes anyway.",
     ]
-    return known
+
+
+def _use_of_validation(recipe: Recipe, stopped: Mapping[str, Any] | None) -> str:
+    if stopped is not None and stopped["reached"] and recipe.stop_on == "validation":
+        return "stopped the training, and thereby chose the epoch"
+    if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
+        return "were held out, but did not choose the epoch"
+    return "chose the epoch"
+
+
+def _about_balance(recipe: Recipe, splits: Splits) -> str:
+    if recipe.balance == "sampling" and "laboratory" in splits.train.metadata:
+        return "Each class of each domain was sampled equally often (balance: sampling)."
+    choice = choose_balance(splits.train.counts())
+    return f"{BALANCED[recipe.balance]}{f': {choice.why}' if choice.balance == recipe.balance else ''}."
+
+
+def _about_test(recipe: Recipe, images: int, stopped: Mapping[str, Any] | None) -> str:
+    if stopped is None or recipe.stop_on == "validation":
+        return f"The {images:,} test images on this page were used neither for training nor for choosing."
+    if not stopped["reached"]:
+        return f"The {images:,} test images were checked after every epoch for an error rate that was not reached."
+    return (
+        f"The {images:,} test images were not trained on, but training stopped by their error rate. So the error rate "
+        "on this page was selected, and does not hold for new images."
+    )

@@ -1,4 +1,4 @@
-"""A trained model's own pictures on one page: an HTML file that needs nothing beside it, and each figure as PNG."""
+"""The page of a trained model: one self-contained HTML file, and each figure as PNG."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data import LabelledImages, PairSet, evenly
+from capsella.errors import check_argument
 from capsella.evaluation import Evaluation
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -32,13 +33,13 @@ from capsella.training.logs import read_metrics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
 PAIRS = (
-    "Top: pairs of test images, right ones (green: both classes found), then the most confident mistakes (red), if "
-    "any. Below: the two images of the pair, the first orange and the second blue, and what the decoder draws from the "
-    "capsules of the two predicted classes, together and each alone. A found class has the colour of its image. Last, "
-    "what it draws from the two true classes, and, as a check, from the two most active of all others: a network that "
-    "only fits classes to images would draw the image there, too."
+    "Top: pairs of test images, correct ones (green: both classes found), then the most confident mistakes (red). "
+    "Below: the two images of the pair, the first orange and the second blue, and the reconstructions from the two "
+    "predicted classes, together and each alone. A class that was found has the colour of its image. Last, the "
+    "reconstructions from the two true classes and, as a control, from the two most active other classes: a network "
+    "that fits any class to any image would reproduce the image there too."
 )
-NO_DECODER = "This model has no decoder, so no image can be made from what it found."
+NO_DECODER = "This model has no decoder, so it cannot reconstruct images."
 
 
 def write_report(
@@ -51,24 +52,20 @@ def write_report(
     facts: Mapping[str, str],
     training: Training | None = None,
 ) -> Path:
-    """Write `folder`/report.html and the figures as `folder`/figures/*.png; returns the path of the page.
+    """Write `folder`/report.html and `folder`/figures/*.png; return the path of the page.
 
     Args:
-        folder: usually the run folder; made if it is not there.
-        model: the one evaluated.
+        folder: usually the run folder.
+        model: the evaluated model.
         evaluation: of `model` on `test_images`.
         test_images: the labelled set.
-        metrics_csv: the training's metrics, or None where there are none.
+        metrics_csv: the training's metrics, if there are any.
         title: heading of the page.
-        facts: what is to be known of the run: recipe, seed, data, versions.
-        training: what the page says of the training in words, by `about_training`.
-
-    Raises:
-        ValueError: an evaluation of another set.
-        CapsellaError: unreadable metrics, or no space on the disk.
+        facts: recipe, seed, data, versions.
+        training: from `about_training`.
     """
-    if len(evaluation.labels) != len(test_images) or not evaluation.labels.equal(test_images.labels):
-        raise ValueError("evaluation: must be of test_images, got one with other labels")
+    same = len(evaluation.labels) == len(test_images) and evaluation.labels.equal(test_images.labels)
+    check_argument(same, "be of test_images", evaluation="other labels")
     sections = _sections(model, evaluation, test_images, metrics_csv)
     shown: dict[str, object] = {"title": title, "facts": facts, "sections": sections}
     shown["pictures"] = pictures_of(sections, folder)
@@ -79,7 +76,7 @@ def write_report(
 
 
 def _words(evaluation: Evaluation, training: Training | None) -> dict[str, object]:
-    """What the page says before its figures."""
+    """Return what the page says before its figures."""
     return {
         "evaluation": evaluation,
         "about": [*(() if training is None else training.paragraphs), *about_result(evaluation)],
@@ -93,7 +90,7 @@ def _words(evaluation: Evaluation, training: Training | None) -> dict[str, objec
 def _sections(
     model: ImageClassifier, evaluation: Evaluation, images: LabelledImages, metrics_csv: Path | None
 ) -> list[Section]:
-    """The report from top to bottom."""
+    """Return the report from top to bottom."""
     return [
         _mistakes(evaluation, images),
         *confusion_sections(evaluation),
@@ -109,7 +106,7 @@ def _sections(
 
 
 def reconstruction_section(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
-    """Inputs beside what the decoder makes of them; without a decoder, the sentence that says so."""
+    """Return inputs beside their reconstructions, or the reason why there are none."""
     name, title = "reconstructions", "Inputs beside reconstructions"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)
@@ -126,15 +123,15 @@ def reconstruction_section(model: ImageClassifier, evaluation: Evaluation, image
         [images.classes[k] for k in shown.predictions],
     )
     text = (
-        "Top: test images, right ones (green; the first of each class, not the prettiest), then the most confident "
-        "mistakes (red), if any. Below: what the decoder draws from the capsule of the true class alone, and from that "
-        "of the predicted class. They differ only for mistakes, where the last row shows what the model saw."
+        "Top: test images, correct ones (green; the first of each class, not hand-picked), then the most confident "
+        "mistakes (red). Below: reconstructions from the capsule of the true class alone, and of the predicted class. "
+        "They differ only for mistakes."
     )
     return Section(name, title, text, figure)
 
 
 def tweak_section(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
-    """The dimension tweaks of one test image; without a decoder, the sentence that says so."""
+    """Return the dimension tweaks of one test image, or the reason why there are none."""
     name, title = "dimension_tweaks", "Dimension tweaks"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)
@@ -144,10 +141,10 @@ def tweak_section(model: ImageClassifier, evaluation: Evaluation, images: Labell
     offsets = offsets_across(model)
     grid = dimension_tweaks(model, image, target, offsets, elements)
     text = (
-        f"The capsule of class {images.classes[target]} for test image {index}. Each row moves one number of its pose "
-        "by the offset that heads the column and decodes the result; the middle column is the plain reconstruction. "
-        f"A row that changes shows what that number stands for: thickness, slant, size. Of more than {MOST_ELEMENTS} "
-        "numbers, the largest are shown."
+        f"The capsule of class {images.classes[target]} for test image {index}. Each row adds the column's offset to "
+        "one element of its pose and decodes the result; the middle column is the plain reconstruction. A row that "
+        "changes shows what the element encodes: thickness, slant, size. "
+        f"Of more than {MOST_ELEMENTS} elements, the largest are shown."
     )
     return Section(name, title, text, tweak_figure(grid.numpy(), offsets, elements))
 
@@ -157,16 +154,16 @@ def _training(metrics_csv: Path | None) -> Section:
     if metrics_csv is None:
         return Section(name, title, "No training metrics were given for this model.")
     text = (
-        "Loss, error and learning rate after each epoch. Validation images are not trained on: where their curve rises "
-        "while the training curve falls, the network learns its images by heart."
+        "Loss, error rate and learning rate after each epoch. If the validation curve rises while the training curve "
+        "falls, the network overfits."
     )
     return Section(name, title, text, training_figure(read_metrics(metrics_csv)))
 
 
 def _samples(evaluation: Evaluation, images: LabelledImages) -> Section:
     text = (
-        "Test images at even distances through the set. Green: right. Red: wrong: the true class, and what it was "
-        "taken for. The number is the activation of the predicted class."
+        "Test images, evenly spaced in the set. Green: correct. Red: wrong, with the true and the predicted class. The "
+        "number is the activation of the predicted class."
     )
     picked = evenly(len(images), SAMPLES)
     return Section("samples", "Sample predictions", text, _predictions(evaluation, images, picked))
@@ -176,10 +173,10 @@ def _mistakes(evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "mistakes", "The most confident mistakes"
     picked = evaluation.mistakes()[:MOST_MISTAKES]
     if len(picked) == 0:
-        return Section(name, title, "There are none: every test image was classified right.")
+        return Section(name, title, "There are none: every test image was classified correctly.")
     text = (
-        f"{len(picked)} of {evaluation.errors} mistakes, the one the model was surest of first: the true class, and "
-        "the class that it was taken for with its activation. Wrong labels in the data show up here first."
+        f"{len(picked)} of {evaluation.errors} mistakes, the most confident first: true class, predicted class and its "
+        "activation. Wrong labels in the data show up here first."
     )
     if images.files is not None:
         text += " Files: " + ", ".join(images.files[k] for k in picked) + "."
@@ -196,17 +193,16 @@ def _predictions(evaluation: Evaluation, images: LabelledImages, picked: Tensor)
 
 
 def _example(evaluation: Evaluation, images: LabelledImages) -> tuple[int, Float[Tensor, "c h w"]]:
-    """The index of one image, a mistake only if nothing is right, and the image in [0, 1]."""
+    """Return index and pixels in [0, 1] of one image, a mistake only if nothing is correct."""
     index = pick_examples(evaluation, right=1, wrong=1)[:1]
     return int(index), images.take(index).images[0].float() / 255
 
 
 def _reliability(evaluation: Evaluation) -> Section:
     text = (
-        "Images sorted by confidence: a point on the dashed line means that of the images with that confidence, this "
-        f"share is right; below it the model is too sure of itself. The confidence is {evaluation.confidence_text}. "
-        "Capsule lengths do not sum to one over the classes, and the margin loss does not press them above "
-        "0.9, so a capsule network that is hardly ever wrong lies above the line."
+        "Accuracy against confidence: below the dashed line the model is overconfident. The confidence is "
+        f"{evaluation.confidence_text}. Capsule lengths do not sum to one over the classes, and the margin loss does "
+        "not push them above 0.9, so an accurate capsule network lies above the line."
     )
     return Section("reliability", "Calibration", text, reliability_figure(evaluation.calibration))
 
@@ -220,10 +216,9 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
     if not layers:
         return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")
     text = (
-        f"How evenly a child capsule spreads over its parents, over {len(picked)} test images: 1 is evenly (nothing is "
-        "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. A capsule type is dead if "
-        f"its activation stays below {DEAD_BELOW} on every image; of self-routing, whose activations sum to 1, below a "
-        "tenth of an even share. "
+        f"Entropy of the couplings, over {len(picked)} test images: 1 is uniform (nothing is routed), 0 is all to one "
+        "parent. Dynamic routing starts at 1. A capsule type is dead if its activation stays below "
+        f"{DEAD_BELOW} on every image; in self-routing, whose activations sum to 1, below a tenth of a uniform one. "
     )
     text += " ".join(
         f"{layer.name.capitalize()}: {layer.entropy[-1]:.4f} after the last iteration, "
@@ -237,14 +232,13 @@ def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImage
     name, title = "vote_distances", "Distances of votes"
     if not has_vote_distances(model):
         has_layers = isinstance(model, CapsuleClassifier)
-        elsewhere = "; `capsella explain RUN IMAGE` draws them for any routed layer" if has_layers else ""
-        return Section(name, title, f"Drawn here for EM routing and its kin alone{elsewhere}.")
+        hint = "; `capsella explain RUN IMAGE` draws them for any routed layer" if has_layers else ""
+        return Section(name, title, f"Drawn for routing by distance only, such as EM{hint}.")
     index, image = _example(evaluation, images)
     histograms = class_vote_distances(model, image)
     text = (
-        f"Test image {index}, of class {pair_name(images.classes, evaluation.labels[index])}: how far the votes for "
-        "each class capsule lie from its mean, after each routing iteration; a vote counts as much as it is assigned "
-        "to the class. Where routing finds an agreement, the votes of one class move to the left and the other classes "
-        "lose theirs."
+        f"Test image {index}, class {pair_name(images.classes, evaluation.labels[index])}: distances of the votes for "
+        "each class capsule from its mean after each routing iteration, weighted by the couplings. If the votes agree, "
+        "those of one class move to the left and the other classes lose theirs."
     )
     return Section(name, title, text, vote_distances_figure(histograms, model.classes))

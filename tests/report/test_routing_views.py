@@ -1,11 +1,23 @@
+"""What is shown of routing: diagnostics, layers of one image, distances of votes."""
+
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from capsella.models import create_model
+from capsella.report import routing_diagnostics
 from capsella.report.routing_figures import graph_figure, layer_figure
 from capsella.report.routing_views import receptive_fields, routed_layers, strongest_path
-from capsella.routing import diagnose, record
+from capsella.report.vote_distances import (
+    VoteDistances,
+    class_vote_distances,
+    vote_distances,
+    vote_distances_figure,
+    vote_examples_figure,
+)
+from capsella.routing import RoutingTrace, UniformRouting, coupling_entropy, dead_share, diagnose, record
 
 
 @pytest.fixture
@@ -86,6 +98,7 @@ def test_a_receptive_field_is_where_the_gradient_is(name, options):
         assert fields.side[axis] == pytest.approx(side, abs=1 + fields.step[axis] / 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["enlarged", "residual", "attention"])
 def test_receptive_fields_behind_a_stem(kind, tmp_path):
     """Shortcuts lie beside their blocks; images are enlarged before the stem; attention looks everywhere."""
@@ -205,3 +218,119 @@ def test_networks_whose_log_odds_are_logits_are_looked_into(routing):
         children = model.capsule_layers[:-1](model.primary(model.backbone(image[None])))
     np.testing.assert_allclose(traces[1].activations[-1], output.activations, rtol=1e-5)
     np.testing.assert_allclose(last.evidence[-1].sum(3), children.activations[0], rtol=1e-4, atol=1e-6)
+
+
+def test_entropy_by_hand():
+    couplings = torch.tensor([[[0.5, 0.25, 0.25]]])
+    expected = (0.5 * math.log(2) + 0.5 * math.log(4)) / math.log(3)
+    assert coupling_entropy(couplings).item() == pytest.approx(expected)
+
+
+def test_leaky_couplings_are_divided_by_their_sum():
+    couplings = torch.tensor([[[0.5, 0.25, 0.25], [0.05, 0.025, 0.025], [0, 0, 0]]])
+    full, leaky, nothing = coupling_entropy(couplings)[0].tolist()
+    assert leaky == pytest.approx(full)
+    assert nothing == 0
+
+
+def test_dead_share_counts_types_that_never_wake():
+    activations = torch.tensor([[0.0, 0.05, 0.9, 0.0], [0.2, 0.09, 0.0, 0.0]])
+    assert dead_share(activations) == 0.5
+    assert dead_share(activations, threshold=0.5) == 0.75
+
+
+@pytest.mark.parametrize(("routing", "dead"), [("self", 1 / 32), ("dynamic", 1)])
+def test_shares_of_many_types_are_dead_far_below_an_even_one(routing, dead):
+    shares = torch.tensor([[0.0, *[1 / 31] * 31]])
+    trace = RoutingTrace(routing, [torch.full((1, 4, 32), 1 / 32)], [], [shares])
+    (layer,) = diagnose([[trace]])
+    assert layer.dead_share == dead
+
+
+def test_couplings_start_even_and_sharpen(capsnet, image_set):
+    (layer,) = routing_diagnostics(capsnet, image_set.images.float() / 255)
+    assert layer.name == "routing layer 1 (dynamic)"
+    assert layer.parents == 3
+    assert len(layer.entropy) == 3
+    assert layer.entropy[0] == pytest.approx(1)
+    assert layer.entropy[2] < layer.entropy[1] < 1
+
+
+def test_batch_size_changes_nothing(capsnet, image_set):
+    images = image_set.images.float() / 255
+    (whole,), (parts,) = routing_diagnostics(capsnet, images, 12), routing_diagnostics(capsnet, images, 5)
+    assert parts.entropy == pytest.approx(whole.entropy)
+    assert parts.dead_share == whole.dead_share
+
+
+def test_uniform_routing_is_called_so_and_stays_even(image_set):
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3, routing=UniformRouting())
+    (layer,) = routing_diagnostics(model, image_set.images.float() / 255)
+    assert layer.name == "routing layer 1 (uniform)"
+    assert layer.entropy == pytest.approx((1,))
+
+
+def test_a_cnn_routes_nothing(cnn, image_set):
+    assert routing_diagnostics(cnn, image_set.images.float() / 255) == []
+
+
+def test_what_is_no_number_is_not_called_well_routed():
+    couplings = torch.rand(1, 3, 4)
+    couplings[0, 1, 2] = torch.nan
+    assert coupling_entropy(couplings).isnan().tolist() == [[False, True, False]]
+    assert math.isnan(dead_share(torch.tensor([[0.5, torch.nan], [0.5, 0.1]])))
+
+
+def test_histograms_by_hand():
+    """Three children, two parents: distances up to 4 in four bins; a vote weighs as much as its coupling."""
+    trace = RoutingTrace("em")
+    trace.add(
+        torch.tensor([[[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]]]),
+        torch.zeros(1, 2, 1),
+        torch.zeros(1, 2),
+        torch.tensor([[[0.5, 3.5], [0.6, 1.5], [4.0, 2.5]]]),
+    )
+    histograms = vote_distances(trace, bins=4)
+    assert histograms.edges.tolist() == [0, 1, 2, 3, 4]
+    assert histograms.weights.tolist() == [[[0.75, 0, 0, 1.0], [0, 0.75, 0, 0.5]]]
+
+
+def test_class_capsules_of_a_model():
+    """Couplings sum to 1 over the classes, so that each iteration's histograms hold every child once."""
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=20, classes=3)
+    model.train()
+    histograms = class_vote_distances(model, torch.rand(1, 20, 20), bins=10)
+    assert histograms.weights.shape == (3, 3, 10)
+    np.testing.assert_allclose(histograms.weights.sum((1, 2)), 16.0, rtol=1e-5)  # one position, 16 types
+    assert model.training
+
+
+def test_identical_votes_have_a_histogram_too():
+    trace = RoutingTrace("em")
+    trace.add(torch.ones(1, 3, 1), torch.zeros(1, 1, 2), torch.zeros(1, 1), torch.zeros(1, 3, 1))
+    assert vote_distances(trace, bins=2).weights.tolist() == [[[3.0, 0.0]]]
+
+
+def test_figure_has_a_panel_an_iteration_and_parent():
+    histograms = VoteDistances(np.linspace(0, 1, 6), np.random.default_rng(0).random((3, 2, 5)))
+    figure = vote_distances_figure(histograms, ["car", "a $\\bad{ name"])
+    assert len(figure.axes) == 6
+    assert [axes.get_title() for axes in figure.axes[:3]] == ["car", "a $\\bad{ name", ""]
+    assert figure.axes[2].get_ylabel() == "iteration 2"
+    figure.canvas.draw()
+
+
+def test_examples_beside_their_histograms():
+    weights = np.arange(12.0).reshape(2, 3, 2)
+    one, other = VoteDistances(np.array([0.0, 1, 2]), weights), VoteDistances(np.array([0.0, 2, 4]), weights)
+    for channels in (1, 2, 3):
+        figure = vote_examples_figure(
+            torch.rand(2, channels, 8, 8), ["right $", "wrong"], [one, other], ["a", "b", "c$"]
+        )
+        assert len(figure.axes) == 2 * (1 + 2 * 3)
+        figure.canvas.draw()
+        pictures = [axes for axes in figure.axes if axes.images]
+        assert [axes.get_title() for axes in pictures] == ["right $", "wrong"]
+        grids = [axes for axes in figure.axes if not axes.images]
+        assert [axes.get_xlim()[1] > 3 for axes in grids] == [False] * 6 + [True] * 6
+        assert [axes.get_title() for axes in grids[:3]] == ["a", "b", "c$"]

@@ -1,0 +1,324 @@
+"""Reconstructions, dimension tweaks, pairs, and the pictures of single files."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import capsella.report.reconstruction
+from capsella.data import ImageSet, PairSet
+from capsella.evaluation import Evaluation, evaluate
+from capsella.models import create_model
+from capsella.report import (
+    OFFSETS,
+    dimension_tweaks,
+    explain_images,
+    explain_pairs,
+    largest_elements,
+    pairs_figure,
+    pick_examples,
+    reconstruct,
+    reconstruction,
+)
+from capsella.report.image_grids import FIRST, SECOND, mosaic, overlay_figure
+from capsella.report.image_pictures import image_figure, image_figures
+from capsella.report.reconstruction import Reconstructions, share_nearest_own
+from capsella.report.tweaks import dial_range, offsets_across
+from capsella.types import Capsules
+from tests.pictures import write_empty
+
+from .conftest import NAMES, SIZE
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("one/cell.png", "two/cell.png", "two/Cell.bmp"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "in"
+
+
+VIEWS = ("explained", "layer1", "graph", "votes")
+
+
+def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
+    pictures = explain_images(capsnet, [folder], tmp_path / "out")
+    names = [f"{name}_{view}.png" for name in ("cell", "Cell_2", "cell_3") for view in VIEWS]
+    assert [path.name for path in pictures] == names
+
+
+def test_every_routed_layer_gets_a_picture(matrix_capsnet, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
+    pictures = explain_images(matrix_capsnet, [folder / "one"], tmp_path / "out")
+    views = ("explained", "layer1", "layer2", "layer3", "graph", "votes")
+    assert [path.name for path in pictures] == [f"cell_{view}.png" for view in views]
+
+
+def test_of_a_pair_both_capsules_are_drawn(capsnet):
+    image = torch.rand(1, *capsnet.image_size)
+    figures = dict(image_figures(capsnet, image, "x.png", classes=2))
+    with torch.no_grad():
+        strongest = capsnet(image.unsqueeze(0)).activations[0].topk(2).indices.tolist()
+        drawn = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0, 0] for k in strongest]
+    for view, target, expected in zip(("explained", "explained2"), strongest, drawn, strict=True):
+        np.testing.assert_allclose(figures[view].axes[2].images[0].get_array(), expected, atol=1e-6)
+        assert figures[view].get_suptitle() == f"x.png: taken for {capsnet.classes[target]}"
+
+
+def test_of_a_stereo_pair_both_images_are_drawn():
+    torch.manual_seed(0)
+    model = create_model("sabour2017_capsnet", image_size=17, channels=2, classes=3)
+    image = torch.rand(2, 17, 17)
+    figures = dict(image_figures(model, image, "x.png"))
+    assert {"explained", "layer1"} <= set(figures)
+    sizes = [axes.images[0].get_array().shape for axes in figures["explained"].axes if axes.images]
+    assert sizes.count((17, 34)) == 2  # input and reconstruction
+    inputs = [axes.images[0].get_array() for axes in figures["explained"].axes if axes.get_title() == "input"]
+    np.testing.assert_array_equal(inputs[0], np.hstack(image.numpy()))
+
+
+def test_tweaks_go_as_far_as_the_papers_did(capsnet, matrix_capsnet):
+    assert offsets_across(capsnet) == OFFSETS
+    assert offsets_across(matrix_capsnet) == (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5)
+    thesis = create_model("forslov2018_capsnet1_init1", image_size=64, classes=3)
+    assert (dial_range(thesis), offsets_across(thesis, 3)) == (0.4, (-0.4, 0, 0.4))
+    assert dial_range(create_model("forslov2018_emnet1_init1", image_size=64, classes=3)) == 5
+
+
+def test_the_picture_shows_input_activations_reconstruction_and_tweaks(capsnet):
+    image = torch.rand(1, *capsnet.image_size)
+    figure = image_figure(capsnet, image, "$\\bad{.png")
+    shown, bars, reconstruction, tweaks = figure.axes
+    with torch.no_grad():
+        output = capsnet(image.unsqueeze(0))
+    best = output.activations[0].sort(descending=True)
+    np.testing.assert_allclose(shown.images[0].get_array(), image[0])
+    np.testing.assert_allclose([bar.get_width() for bar in bars.patches], best.values, rtol=1e-5)
+    assert bars.get_yticklabels()[0].get_text() == capsnet.classes[best.indices[0]]
+    np.testing.assert_allclose(reconstruction.images[0].get_array(), output.reconstruction[0, 0], atol=1e-6)
+    expected = mosaic(dimension_tweaks(capsnet, image).numpy())[..., 0]
+    np.testing.assert_allclose(tweaks.images[0].get_array(), expected)
+    assert figure.get_suptitle().startswith("$\\bad{.png: ")
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(cnn, folder, tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr("capsella.report.image_pictures.image_figures", lambda *given: titles.append(given[2]) or ())
+    explain_images(cnn, [folder], tmp_path)
+    explain_images(cnn, [folder / "one/cell.png"], tmp_path)
+    assert {"one/cell.png", "two/cell.png"} <= set(titles[:-1])
+    assert titles[-1] == "cell.png"
+
+
+def test_among_many_a_broken_file_is_passed_over_and_listed(cnn, folder, tmp_path):
+    (folder / "two/cell.png").write_bytes(b"broken")
+    broken = []
+    pictures = explain_images(cnn, [folder], tmp_path / "out", broken=broken)
+    assert [path.name for path in pictures] == ["cell_explained.png", "Cell_2_explained.png"]
+    assert [file.file for file in broken] == [folder / "two/cell.png"]
+    assert "cannot be read as an image" in broken[0].reason
+
+
+def test_equal_activations_are_taken_as_predictions_take_them():
+    """Where all children are dead every class is as likely, and the first is named."""
+    model = create_model("sabour2017_capsnet", image_size=17, channels=1, classes=8, primary_relu=True)
+    torch.nn.init.constant_(model.primary.conv.bias, -0.5)
+    figures = dict(image_figures(model.eval(), torch.zeros(1, 17, 17), "x.png"))
+    assert figures["explained"].get_suptitle() == f"x.png: taken for {model.classes[0]}"
+
+
+def test_of_many_classes_the_most_active_have_their_votes_drawn():
+    torch.manual_seed(0)
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, channels=1, classes=40)
+    image = torch.rand(1, 17, 17)
+    figure = dict(image_figures(model, image, "x.png"))["votes"]
+    with torch.no_grad():
+        strongest = model(image[None]).activations[0].topk(12).indices.sort().values.tolist()
+    assert [axes.get_title() for axes in figure.axes[:12]] == [model.classes[k] for k in strongest]
+    assert len(figure.axes) % 12 == 0
+
+
+def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):
+    images = image_set.images.float() / 255
+    shown = reconstruct(capsnet, images, image_set.labels)
+    with torch.no_grad():
+        torch.testing.assert_close(shown.from_true, capsnet(images, image_set.labels).reconstruction)
+        predicted = capsnet(images)
+    torch.testing.assert_close(shown.from_predicted, predicted.reconstruction)
+    assert shown.predictions.equal(predicted.activations.argmax(1))
+    wrong = shown.predictions != shown.labels
+    assert wrong.any()
+    assert not wrong.all()
+    torch.testing.assert_close(shown.from_true[~wrong], shown.from_predicted[~wrong])
+    assert not shown.from_true[wrong].allclose(shown.from_predicted[wrong], atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [5, 12, 64])
+def test_share_of_reconstructions_nearest_to_their_own_image(capsnet, image_set, monkeypatch, batch_size):
+    images, labels = image_set.images, image_set.labels
+    drawn = images.float() / 255
+    drawn[3], drawn[7] = drawn[4], 0.5 * drawn[7] + 0.5 * drawn[8] + 0.01 * (drawn[8] - drawn[7])
+    drawn[9] = 0.6 * drawn[9] + 0.4 * drawn[1]  # still nearest to its own
+    queue = list(drawn)
+
+    def both(model, part, labels):
+        shown = torch.stack([queue.pop(0) for _ in labels])
+        return Reconstructions(part, shown, shown, labels, labels)
+
+    monkeypatch.setattr(reconstruction, "reconstruct", both)
+    assert share_nearest_own(capsnet, images, labels, batch_size) == pytest.approx(10 / 12)
+
+
+def evaluation_of(predictions, labels, confidence):
+    activations = torch.zeros(len(labels), 3)
+    activations[torch.arange(len(labels)), torch.tensor(predictions)] = torch.tensor(confidence)
+    return Evaluation(activations, torch.tensor(labels), ("a", "b", "c"))
+
+
+def test_examples_go_round_the_classes_then_come_the_surest_mistakes():
+    labels = [0, 0, 0, 2, 2, 1, 1, 0]
+    wrong_at = {5: 0.4, 7: 0.9}
+    predictions = [(label + 1) % 3 if index in wrong_at else label for index, label in enumerate(labels)]
+    evaluation = evaluation_of(predictions, labels, [wrong_at.get(index, 0.8) for index in range(8)])
+    assert pick_examples(evaluation, right=5, wrong=6).tolist() == [0, 6, 3, 1, 4, 7, 5]
+    assert pick_examples(evaluation, right=2, wrong=1).tolist() == [0, 6, 7]
+
+
+@pytest.fixture
+def image(capsnet):
+    return torch.rand(1, *capsnet.image_size)
+
+
+def test_every_row_moves_one_element_of_the_winner(capsnet, image):
+    grid = dimension_tweaks(capsnet, image)
+    assert grid.shape == (16, 11, 1, *capsnet.image_size)
+    with torch.no_grad():
+        capsules = capsnet.encode(image.unsqueeze(0))
+        winner = capsules.activations.flatten().argmax().view(1)
+        for element, column in ((0, 0), (7, 10), (15, 3)):
+            poses = capsules.poses.clone()
+            poses[0, 0, 0, winner, element] += OFFSETS[column]
+            expected = capsnet.decode(Capsules(poses, capsules.activations), winner)[0]
+            torch.testing.assert_close(grid[element, column], expected)
+    assert not grid[0, 0].equal(grid[0, 10])
+    assert not grid[0, 0].equal(grid[1, 0])
+
+
+def test_no_offset_is_the_plain_reconstruction(capsnet, image):
+    grid = dimension_tweaks(capsnet, image)
+    plain = capsnet(image.unsqueeze(0)).reconstruction[0].detach()
+    for row in grid[:, 5]:
+        torch.testing.assert_close(row, plain)
+
+
+def test_another_class_can_be_moved(capsnet, image):
+    grids = [dimension_tweaks(capsnet, image, target, [0.0, 1.0]) for target in range(3)]
+    assert grids[0].shape[1] == 2
+    plain = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0].detach() for k in range(3)]
+    for grid, expected in zip(grids, plain, strict=True):
+        torch.testing.assert_close(grid[4, 0], expected)
+
+
+def test_chosen_elements_are_rows_of_the_whole(capsnet, image):
+    grid = dimension_tweaks(capsnet, image)
+    torch.testing.assert_close(dimension_tweaks(capsnet, image, elements=[3, 11]), grid[[3, 11]])
+
+
+def test_the_largest_elements_of_the_winner_or_the_target(capsnet, image):
+    capsules = capsnet.encode(image.unsqueeze(0))
+    for target in (None, 0, 2):
+        pose = capsules.poses[0, 0, 0, capsules.activations.argmax() if target is None else target].abs()
+        chosen = largest_elements(capsnet, image, target, most=5)
+        others = [k for k in range(16) if k not in chosen]
+        assert len(chosen) == 5
+        assert chosen == sorted(chosen)
+        assert pose[chosen].min() >= pose[others].max()
+    assert largest_elements(capsnet, image) == list(range(16))
+
+
+@pytest.fixture
+def pairs() -> PairSet:
+    source = ImageSet(torch.randint(0, 256, (9, 1, SIZE - 4, SIZE - 4)).to(torch.uint8), torch.arange(9) % 3, NAMES)
+    return PairSet(source, 20, shift=2)
+
+
+def shown(figure, row: int, column: int) -> np.ndarray:
+    """The picture in a cell; rows of six, seven to a block."""
+    return np.asarray(figure.axes[6 * row + column].get_images()[0].get_array())
+
+
+def test_each_image_and_its_reconstruction_has_its_colour() -> None:
+    parts, drawn = np.zeros((1, 2, 1, 3, 3)), np.zeros((1, 2, 1, 3, 3))
+    parts[0, 0, 0, 0, 0], parts[0, 1, 0, 1, 1] = 1, 1
+    parts[0, :, 0, 2, 2] = 1
+    drawn[0, 0, 0, 0, 1], drawn[0, 1, 0, 1, 0] = 0.5, 0.5
+    true, others = 0.5 * drawn[:, ::-1], np.flip(drawn, (3, 4))
+    figure = overlay_figure(parts.max(1), parts, drawn, true, others, ["3 + 8"], ["3 + 5"])
+    assert shown(figure, 1, 0)[0, 0].tolist() == list(FIRST)
+    assert shown(figure, 1, 0)[1, 1].tolist() == list(SECOND)
+    assert shown(figure, 1, 0)[2, 2].tolist() == np.add(FIRST, SECOND).clip(0, 1).tolist()
+    assert shown(figure, 2, 0)[1, 0].tolist() == [0.5 * c for c in SECOND]
+    assert shown(figure, 3, 0)[0, 1].tolist() == [0.5 * c for c in FIRST]
+    assert shown(figure, 3, 0)[1, 0].tolist() == [0, 0, 0]
+    assert shown(figure, 4, 0)[1, 0].tolist() == [0.5 * c for c in SECOND]
+    assert shown(figure, 4, 0)[0, 1].tolist() == [0, 0, 0]
+    assert shown(figure, 5, 0)[0, 1].tolist() == [0.25 * c for c in SECOND]
+    assert shown(figure, 6, 0)[2, 1].tolist() == [0.5 * c for c in FIRST]
+    assert figure.axes[0].get_title() == "3 + 8,\ntaken for\n3 + 5"
+
+
+def test_reconstructions_are_those_of_the_predicted_capsules(capsnet, pairs) -> None:
+    evaluation = evaluate(capsnet, pairs)
+    picked = torch.tensor([4, 0, 7])
+    figure = pairs_figure(capsnet, pairs, evaluation, picked)
+    images = pairs.take(picked).images.float() / 255
+    for column in (0, 1):
+        with torch.no_grad():
+            expected = capsnet(images, evaluation.predictions[picked, column]).reconstruction[:, 0]
+        for k in range(3):
+            colour = np.array([FIRST, SECOND][column])
+            np.testing.assert_allclose(shown(figure, 3 + column, k), expected[k, ..., None] * colour, atol=1e-5)
+    np.testing.assert_allclose(shown(figure, 0, 1), images[1, 0], atol=1e-6)
+
+
+def test_reconstructions_from_the_true_classes_and_from_others(capsnet) -> None:
+    digits = ImageSet(torch.randint(0, 256, (30, 1, SIZE, SIZE)).to(torch.uint8), torch.arange(30) % 3, NAMES)
+    pairs = PairSet(digits, 20, shift=0)
+    picked = torch.tensor([3, 5])
+    labels, images = pairs.labels[picked], pairs.take(picked).images.float() / 255
+    # The first is found; of the second, classes 0 and 1 are predicted whatever they are.
+    activations = torch.zeros(20, 3)
+    activations[3] = torch.nn.functional.one_hot(labels[0], 3).amax(0).float()
+    activations[5] = torch.tensor([0.9, 0.8, 0.1])
+    figure = pairs_figure(capsnet, pairs, Evaluation(activations, pairs.labels, NAMES), picked)
+    with torch.no_grad():
+        each = [capsnet(images, torch.full((2,), label)).reconstruction[:, 0] for label in range(3)]
+    colours = np.array([FIRST, SECOND])
+    for k in range(2):
+        expected = sum(each[labels[k, j]][k, ..., None] * colours[j] for j in (0, 1))
+        np.testing.assert_allclose(shown(figure, 5, k), expected.clip(0, 1), atol=1e-5)
+    # Of three classes one is neither: it has the first colour, and the second is left out.
+    (left,) = {0, 1, 2} - set(labels[0].tolist())
+    np.testing.assert_allclose(shown(figure, 6, 0), each[left][0, ..., None] * colours[0], atol=1e-5)
+    if set(labels[1].tolist()) != {0, 1}:  # then every class is true or predicted
+        assert not shown(figure, 6, 1).any()
+
+
+def test_a_picture_of_right_ones_and_mistakes(capsnet, cnn, pairs, tmp_path, monkeypatch) -> None:
+    drawn = []
+
+    def draw(model, images, evaluation, picked):
+        drawn.append((evaluation.correct[picked], picked))
+        return pairs_figure(model, images, evaluation, picked)
+
+    monkeypatch.setattr(capsella.report.reconstruction, "pairs_figure", draw)
+    path = explain_pairs(capsnet, pairs, tmp_path / "out")
+    assert path.name == "pairs.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    ((right, picked),) = drawn
+    evaluation = evaluate(capsnet, pairs)
+    assert picked[~right].tolist() == evaluation.mistakes()[:6].tolist()
+    assert right.sum() == min(6, evaluation.correct.sum())
+    assert (~right).any()
