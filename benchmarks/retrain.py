@@ -64,7 +64,7 @@ class Training:
         began = time.perf_counter()
         images = self.augment(images)
         for group in self.optimizer.param_groups:
-            group["lr"] = options.rate_at(done, steps)
+            group["lr"] = options.learning_rate_at(done, steps)
         output = self.model(images, labels)
         losses = total_loss(output, images, labels, self.recipe.loss, spread=self.recipe.loss.spread_at(done, steps))
         self.optimizer.zero_grad()

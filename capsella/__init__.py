@@ -12,6 +12,7 @@ from capsella.lazy import lazy_imports
 from capsella.version import __version__
 
 if TYPE_CHECKING:
+    from capsella.experiments.fit import fit
     from capsella.models import ImageClassifier, create_model, list_models
     from capsella.training import load_run
     from capsella.types import Capsules, Output

@@ -31,7 +31,7 @@ PARTS = [
     ),
     *("routing", "layers", "losses"),
     *("uncertainty", "models", "data", "training", "evaluation", "report", "export", "bench"),
-    *("grid", "papers", "compare", "reproduce", "experiments", "share", "explorer", "web", "cli"),
+    *("experiments", "papers", "compare", "reproduce", "share", "explorer", "web", "cli"),
 ]
 
 SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
@@ -155,7 +155,7 @@ def test_the_guards_against_known_mistakes_exist() -> None:
 # Options that the command line reads. What they do with PyTorch, networks or images is imported inside functions.
 WITHOUT_TORCH = [
     *("capsella.ray_cluster", "capsella.data.options", "capsella.losses.options"),
-    *("capsella.training.options", "capsella.training.recipe"),
+    *("capsella.training.config", "capsella.training.config"),
 ]
 
 

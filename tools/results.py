@@ -13,7 +13,7 @@ from capsella.environment import hardware
 from capsella.errors import CapsellaError
 from capsella.papers.table_types import SHORT, caveated_cells
 from capsella.training import Recipe
-from capsella.training.command_line import command
+from capsella.training.recipes import train_command
 from tools.laboratories import laboratories_section
 from tools.latency import latency_section
 from tools.markdown import markdown_row
@@ -110,7 +110,10 @@ def _command(values: dict[str, Any]) -> str:
     words = shlex.split(values["command"])
     if words[:2] != ["capsella", "train"]:
         return str(values["command"])
-    return command(words[2], Recipe.from_dict(values["recipe"]))
+    try:
+        return train_command(words[2], Recipe.from_dict(values["recipe"]))
+    except CapsellaError:  # fields have other names now; the command is that of then
+        return str(values["command"])
 
 
 def _section(name: str, values: dict[str, Any]) -> str:

@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from capsella.data import load_data, single_images
-from capsella.grid import Budget, Grid
+from capsella.experiments import Runner
 from capsella.layers import ClusterCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
+from capsella.papers.budget import Budget
 from capsella.papers.routing_benchmark.datasets import BenchmarkRow, datasets_on, rows_on
 from capsella.report.figures import write_png
 from capsella.report.image_grids import show
@@ -90,7 +91,7 @@ def main(runs: Path, pictures: Path) -> None:
     """Train what is missing, and write a picture a row."""
     console = Console()
     every = rows()
-    Grid(runs, console).results(every, (0,))
+    Runner(runs, console).results(every, (0,))
     images = single_images(load_data(every[0].recipe.data).test, "pictures")
     for row in every:
         model = load_run(row.folder(runs, 0)).model

@@ -81,7 +81,9 @@ def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
 
 def changes_line(augment: AugmentOptions) -> str:
     """How training images are changed, all flags counted, for the user of a folder."""
-    others = replace(AugmentOptions(), shift=augment.shift, border=augment.border, rotation=augment.rotation)
+    others = replace(
+        AugmentOptions(), shift=augment.shift, padding_mode=augment.padding_mode, rotation=augment.rotation
+    )
     others = replace(others, rotation_sd=augment.rotation_sd, flip=augment.flip, mirror=augment.mirror)
     as_elsewhere = augment == as_other_microscopes(augment)
     changes = {

@@ -11,7 +11,7 @@ from capsella.compare.folds_report import write_folds
 from capsella.compare.report import as_text
 from capsella.data import warn_of_few
 from capsella.errors import pluralize
-from capsella.grid import duration
+from capsella.experiments import format_duration
 from capsella.papers.own_images import usual_epochs
 from capsella.ray_cluster import Place, joined
 
@@ -38,7 +38,8 @@ def _run_folds(options: ComparisonOptions, folds: int, place: Place) -> None:
     print(f"{folds} folds, tested in turn; the first:")
     _print_plan(plan)
     runs = folds * plan.runs_each * len(plan.candidates)
-    print(f"All {folds} folds: {pluralize(runs, 'run')}, estimated training: {duration(folds * plan.total_seconds())}.")
+    seconds = folds * plan.total_seconds()
+    print(f"All {folds} folds: {pluralize(runs, 'run')}, estimated training: {format_duration(seconds)}.")
     if options.dry_run:
         return
     with joined(place):
@@ -61,7 +62,7 @@ def _print_plan(plan: Plan) -> None:
         table.add_column(head, justify="right")
     for one in plan.candidates:
         rates = " ".join(f"{rate:g}" for rate in plan.rates(one))
-        time = duration(plan.seconds(one.network))
+        time = format_duration(plan.seconds(one.network))
         table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, time)
     show(table)
     seeds = len(given.asked_seeds)
@@ -70,7 +71,7 @@ def _print_plan(plan: Plan) -> None:
     print(
         f"{pluralize(plan.runs_each, 'run')} of each, {pluralize(plan.epochs, 'epoch')} in batches of "
         f"{plan.batch_size}, {pluralize(seeds, 'seed')}{more}. Estimated training: "
-        f"{duration(plan.total_seconds())}, from a few images through each network here."
+        f"{format_duration(plan.total_seconds())}, from a few images through each network here."
     )
     if 2 * plan.epochs < (usual := usual_epochs(ComparisonOptions.epochs, len(splits.train))):
         print(f"note: {usual} epochs are usual for so few images (--epochs); fewer seldom train a network to its end")

@@ -29,7 +29,7 @@ from capsella.files import write_json
 from capsella.image_options import check_range
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.report.terminal import evaluation_table, ood_table, selective_table
-from capsella.training import Run, RunFolder, images_of, own_splits
+from capsella.training import Run, RunFolder, load_run_splits, load_splits
 from capsella.uncertainty import FALSE_POSITIVE_RATE, check_false_positive_rate
 
 OOD_PICTURE = Path("figures") / "ood.png"
@@ -138,7 +138,7 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
     asked = replace(data, test_per_class=None if images == "all" else images)
     files = RunFolder(trained.folder)
-    splits = load_data(asked) if options.data is not None else images_of(files, asked, skip_broken=True)
+    splits = load_data(asked) if options.data is not None else load_run_splits(files, asked, skip_broken=True)
     if splits.broken:
         heading = f"left out {pluralize(len(splits.broken), 'broken image')}:"
         console(stderr=True).print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)
@@ -252,7 +252,7 @@ def _selective(trained: Run, evaluation: Evaluation, options: Evaluate) -> Selec
     """Take thresholds from the run's own validation images, whatever is tested; draw the picture."""
     from capsella.report.figures import risk_coverage_figure, write_png  # Matplotlib takes a second to import
 
-    validation = evaluate(trained.model, own_splits(trained, skip_broken=True).validation, options.batch_size)
+    validation = evaluate(trained.model, load_splits(trained, skip_broken=True).validation, options.batch_size)
     selective = evaluate_selective(trained.model, validation, evaluation)
     write_png(risk_coverage_figure(selective), options.risk_picture)
     return selective

@@ -13,7 +13,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import UnreadableFile, passed_over, set_scale
 from capsella.image_options import check_range
 from capsella.report import explain_images, explain_pairs
-from capsella.training import own_splits
+from capsella.training import load_splits
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> None:
         kept = broken if options.skip_broken else None
         pictures = explain_images(trained.model, options.images, out, classes=2 if paired else 1, broken=kept)
     elif paired:
-        test = own_splits(trained, skip_broken=True).test
+        test = load_splits(trained, skip_broken=True).test
         pictures = [explain_pairs(trained.model, test, out)] if isinstance(test, PairSet) else []
     else:
         raise ValueError("images: must name at least one image or folder")

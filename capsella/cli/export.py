@@ -14,7 +14,7 @@ from capsella.cli.runs import open_run
 from capsella.data import Splits, load_data
 from capsella.errors import CapsellaError
 from capsella.export import CheckedOn, Format, Precision, Tolerance, export_model, usual_tolerance
-from capsella.training import Run, own_splits
+from capsella.training import Run, load_splits
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> None:
 def _images(trained: Run) -> tuple[Splits, dict[str, str]]:
     """Those of the training, or what lies in their place now: parity holds on any; and what is to be said of them."""
     try:
-        return own_splits(trained, skip_broken=True), {}
+        return load_splits(trained, skip_broken=True), {}
     except CapsellaError as error:
         try:
             images = load_data(replace(trained.recipe.data, skip_broken=True))

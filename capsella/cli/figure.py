@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsella.cli.published import run_published
-from capsella.grid import BudgetName
+from capsella.papers.budget import BudgetName
 from capsella.papers.published import FIGURES
 
 

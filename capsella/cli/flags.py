@@ -5,7 +5,7 @@ from typing import Any
 
 from capsella.errors import near_names
 from capsella.training import Recipe
-from capsella.training.command_line import leaves
+from capsella.training.recipes import flatten
 
 USUAL = {"lr": "--learning-rate"}
 """Flags that other programs have, and what is meant here."""
@@ -28,7 +28,7 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
     if routing is not None:
         recipe = dataclasses.replace(recipe, model=recipe.model.with_routing(routing))
     recipe, words = _with_source(recipe, words)
-    fields, others = leaves(recipe), ("help", *(field.name for kind in options for field in dataclasses.fields(kind)))
+    fields, others = flatten(recipe), ("help", *(field.name for kind in options for field in dataclasses.fields(kind)))
     return recipe, [_full_name(word, fields, others) for word in words]
 
 

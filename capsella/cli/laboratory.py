@@ -21,7 +21,7 @@ from capsella.data.images import join
 from capsella.data.split.holdout import first_per_class
 from capsella.errors import CapsellaError, pluralize
 from capsella.image_options import ValueRange
-from capsella.training import Run, own_splits
+from capsella.training import Run, load_splits
 
 _EXAMPLES = 3
 ADAPTED = (
@@ -145,7 +145,7 @@ def _as_adapted(
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:
     """The images that the run was trained on, or None and a line where they are not at hand, or have changed."""
     try:
-        return own_splits(run, skip_broken=True), []
+        return load_splits(run, skip_broken=True), []
     except (CapsellaError, ValueError) as error:
         what = "copies of them are not looked for, and nothing is tested on them"
         return None, [f"note: the run's own images are not at hand as they were, so {what} ({error})"]

@@ -8,7 +8,7 @@ from capsella.cli.on_cluster import parse
 from capsella.cli.screen import by_paper, console, list_entries, note_one_seed
 from capsella.data import source_names
 from capsella.errors import unknown_name
-from capsella.grid import BudgetName
+from capsella.papers.budget import BudgetName
 from capsella.ray_cluster import joined
 
 

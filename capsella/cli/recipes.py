@@ -8,7 +8,7 @@ import tyro
 from capsella.cli.chosen import recipe_groups
 from capsella.cli.screen import list_entries
 from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_summary, recipe_text
-from capsella.training.command_line import leaves
+from capsella.training.recipes import flatten
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ def run(arguments: list[str]) -> None:
 
 def _show(name: str) -> None:
     print(f"{name}: {recipe_text(name)}\n\nfields, each a flag of `capsella train {name}`:")
-    for path, value in leaves(get_recipe(name).complete()).items():
+    for path, value in flatten(get_recipe(name).complete()).items():
         print(f"  {path} = {value}")

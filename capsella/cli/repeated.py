@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from capsella.data import Splits
-from capsella.errors import pluralize
+from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
+from capsella.experiments import FittedRun, Task, check_images_unchanged, evaluate_run, run_tasks
 from capsella.files import write_json
-from capsella.grid import Clock, Task, check_finished, finish_run, finished_first, trained_run
-from capsella.report import about_training, evaluation_warnings, run_facts, write_report
-from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run
+from capsella.report import evaluation_warnings
+from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run
 
 
 class Tested(NamedTuple):
@@ -23,7 +23,7 @@ class Tested(NamedTuple):
     others: int
 
 
-def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Machine, console: Console) -> None:
+def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
     """One run a seed, in sub-folders; what is trained already is read. seeds.json holds mean and spread.
 
     Raises:
@@ -31,7 +31,15 @@ def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Ma
     """
     chosen = range(recipe.seed, recipe.seed + seeds)
     tasks = [
-        Task(f"seed {seed}", "seed", _train, replace(recipe, seed=seed), folder / f"seed{seed}", name, machine)
+        Task(
+            recipe=replace(recipe, seed=seed),
+            folder=folder / f"seed{seed}",
+            label=f"seed {seed}",
+            cost="seed",
+            recipe_name=name,
+            compute=compute,
+            is_tested=False,
+        )
         for seed in chosen
     ]
     tested = _each_tested(tasks, folder, console)
@@ -44,7 +52,7 @@ def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Ma
     console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {where}", soft_wrap=True)
 
 
-def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, console: Console) -> None:
+def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
     """One run a fold, in sub-folders, tested on the fold it did not see; what is trained already is read.
 
     folds.json holds the numbers of all together, predictions.csv what was said of each image.
@@ -54,14 +62,22 @@ def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, conso
     """
     folds = [replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)]
     tasks = [
-        Task(f"fold {fold}", "fold", _train, one, folder / f"fold{fold}", name, machine)
-        for fold, one in enumerate(folds)
+        Task(
+            recipe=of_fold,
+            folder=folder / f"fold{fold}",
+            label=f"fold {fold}",
+            cost="fold",
+            recipe_name=name,
+            compute=compute,
+            is_tested=False,
+        )
+        for fold, of_fold in enumerate(folds)
     ]
     if tested := _each_tested(tasks, folder, console):
         _together(tested, folder, console)
 
 
-def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> list[Tested]:
+def _each_tested(tasks: list[Task], folder: Path, console: Console) -> list[Tested]:
     """Train and test each, those first that are trained already; nothing where another process tests.
 
     Raises:
@@ -72,13 +88,15 @@ def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> lis
     for task in trained:
         RunFolder(task.folder).check_recipe(task.recipe)
     if len(trained) < len(tasks):
-        check_finished([task for task in tasks if task in trained or task.has_begun])
+        check_images_unchanged([task for task in tasks if task in trained or task.files.checkpoint.exists()])
     tested: dict[str, Tested | None] = {}
-    for task, _ in finished_first(tasks, lambda files: files.is_trained, console, Clock()):
-        tested[task.what] = _tested(task.folder, console)
+    for task in run_tasks(tasks, console):
+        if task.files.has_diverged:
+            raise CapsellaError(f"{task.folder}: the training diverged; remove the folder to train it again")
+        tested[task.label] = _tested(task.folder, console)
         if task not in trained and len(tested) < len(tasks):
-            check_finished([task])  # the next must not be parted otherwise
-    return [one for task in tasks if (one := tested[task.what]) is not None]
+            check_images_unchanged([task])  # the next must not be parted otherwise
+    return [one for task in tasks if (one := tested[task.label]) is not None]
 
 
 def _tested(folder: Path, console: Console) -> Tested | None:
@@ -88,10 +106,6 @@ def _tested(folder: Path, console: Console) -> Tested | None:
         return None
     evaluation, splits = found
     return Tested(evaluation, len(splits.train) + len(splits.validation))
-
-
-def _train(recipe: Recipe, folder: Path, name: str, console: Console, machine: Machine) -> None:
-    trained_run(recipe, folder, name, console, machine)
 
 
 def _together(tested: list[Tested], folder: Path, console: Console) -> None:
@@ -121,16 +135,11 @@ def _text(interval: FoldInterval) -> str:
 
 def finish(trained: Run, console: Console) -> tuple[Evaluation, Splits] | None:
     """Evaluate on the test images, write test.json and the report; None where another process does."""
-    if not is_first_process():
+    fitted = trained if isinstance(trained, FittedRun) else evaluate_run(trained)
+    evaluation, splits, report = fitted.evaluation, fitted.splits, fitted.report
+    if evaluation is None or splits is None:
         return None
-    evaluation, splits = finish_run(trained)
-    files = RunFolder(trained.folder)
-    summary = files.read("summary")
-    about = about_training(trained, splits, summary)
-    facts = run_facts(trained, splits, summary["broken_images"])
-    report = write_report(
-        trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
-    )
+    summary = RunFolder(trained.folder).read("summary")
     low, high = evaluation.error_interval
     for warning in evaluation_warnings(evaluation):
         console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)

@@ -13,7 +13,8 @@ from rich.table import Table
 from capsella.cli.on_cluster import parse
 from capsella.cli.screen import by_paper, console, show
 from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize, unknown_name
-from capsella.grid import BudgetName, duration
+from capsella.experiments import format_duration
+from capsella.papers.budget import BudgetName
 from capsella.papers.published import FIGURES, TABLES
 from capsella.ray_cluster import joined
 from capsella.reproduce import (
@@ -107,11 +108,11 @@ def _print_plan(plan: Plan, entries: Sequence[Entry], jobs: Sequence[Job]) -> No
         mine = [planned for planned in plan.runs if planned.job.entries[0] == entry.name]
         gone = [planned for planned in plan.left_out if planned.job.entries[0] == entry.name]
         over = sum(job.is_over and job.entries[0] == entry.name for job in jobs)
-        time = duration(sum(planned.seconds for planned in mine))
+        time = format_duration(sum(planned.seconds for planned in mine))
         table.add_row(entry.name, str(over), str(len(mine)), str(len(gone)), time if mine else "–")
     show(table)
     print(
-        f"{pluralize(len(plan.runs), 'run')} to come, {plan.over} finished. Planned: {duration(plan.seconds)}"
+        f"{pluralize(len(plan.runs), 'run')} to come, {plan.over} finished. Planned: {format_duration(plan.seconds)}"
         f"{'' if plan.hours is None else f' of {plan.hours:g} h'}, from a few steps of each network here. Every row "
         "has its first seed before any has its second, the quickest first."
     )
@@ -120,4 +121,4 @@ def _print_plan(plan: Plan, entries: Sequence[Entry], jobs: Sequence[Job]) -> No
         rows.setdefault(planned.job.row.cost, []).append(planned)
     for cost, runs in rows.items():
         seeds = " ".join(str(planned.job.seed) for planned in runs)
-        print(f"left out, {duration(runs[-1].seconds)} a run: {cost}, seed {seeds}")
+        print(f"left out, {format_duration(runs[-1].seconds)} a run: {cost}, seed {seeds}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from capsella.data import ImageSet, pixel_digests, single_images
 from capsella.errors import CapsellaError
-from capsella.training import Run, RunFolder, load_run, own_splits, run_names
+from capsella.training import Run, RunFolder, load_run, load_splits, run_names
 from capsella.training.checkpoint import read_progress
 
 
@@ -50,14 +50,14 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
         CapsellaError: a run was tested on other images.
     """
     (first, trained), *others = runs.items()
-    splits = own_splits(trained, skip_broken=True)
+    splits = load_splits(trained, skip_broken=True)
     test = single_images(splits.test, purpose)
     learned = RunFolder(trained.folder).images()
     for name, other in others:
         same = other.recipe.data == trained.recipe.data and RunFolder(other.folder).images() == learned
         if same and learned is not None:  # the same options alone say nothing of a folder that grew in between
             continue
-        if difference := _difference(test, single_images(own_splits(other, skip_broken=True).test, purpose)):
+        if difference := _difference(test, single_images(load_splits(other, skip_broken=True).test, purpose)):
             raise CapsellaError(f"{name}: its test images must be those of {first}, {difference}")
     return splits.name, test
 

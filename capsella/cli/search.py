@@ -18,7 +18,7 @@ from capsella.experiments.search import Outcome, Search, SearchOptions, Space, o
 from capsella.experiments.search.finalists import final_test, recipe_of, save_recipes
 from capsella.experiments.search.report import front_verdict, lines_of, verdict, winner_test, write_report
 from capsella.experiments.search.study import end_of
-from capsella.training import Machine, Recipe, save_recipe
+from capsella.training import ComputeOptions, Recipe, save_recipe
 from capsella.training.search_space import registered_space, registered_spaces
 
 USAGE = """usage: capsella search RECIPE [IMAGES] [--minutes M] [--trials N] [--FLAG …]
@@ -56,7 +56,7 @@ class SearchCommand:
     space: str | None = None
     """A Python file that sets `space` to a capsella.experiments.search.Space, or a recipe whose space to use. Default:
     the recipe's own space."""
-    machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
+    compute: Annotated[ComputeOptions, tyro.conf.arg(name="")] = ComputeOptions()
     dry_run: bool = False
     """Print the space and the plan, and stop."""
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> None:
         print(USAGE)
         return
     name, recipe, images, words = chosen_recipe(arguments, console)
-    recipe, words = prepare(recipe, words, SearchCommand, SearchOptions, Machine)
+    recipe, words = prepare(recipe, words, SearchCommand, SearchOptions, ComputeOptions)
     command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
     if images is not None:
         console.print(changes_line(command.recipe.augment), markup=False, soft_wrap=True)
@@ -78,11 +78,11 @@ def run(arguments: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = replace(command.search, out=Path(folder, name), storage=None)
             with console.status(BEGINNING):
-                search = open_search(command.recipe, name, options, space, command.machine)
+                search = open_search(command.recipe, name, options, space, command.compute)
             _print_plan(search, console)
         return
     with console.status(BEGINNING):
-        search = open_search(command.recipe, name, command.search, space, command.machine)
+        search = open_search(command.recipe, name, command.search, space, command.compute)
     _print_plan(search, console)
     print(f"study   {search.folder}")
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from capsella.cli.published import run_published
 from capsella.cli.screen import show
-from capsella.grid import BudgetName
+from capsella.papers.budget import BudgetName
 from capsella.papers.published import OWN_TABLES, TABLES
 from capsella.papers.table_types import draw_table
 

@@ -16,9 +16,10 @@ from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.data import DataOptions, FolderData
 from capsella.errors import check_argument, check_minimum, pluralize
+from capsella.experiments.fit import fit
 from capsella.papers.own_images import UNNAMED
 from capsella.ray_cluster import Place, joined
-from capsella.training import Machine, Recipe, RunFolder, is_launched_first, new_run_folder, resume, train
+from capsella.training import ComputeOptions, Recipe, RunFolder, is_launched_first, new_run_folder, resume
 from capsella.training.checkpoint import read_progress
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
@@ -59,7 +60,7 @@ class Train:
     seeds: int = 1
     """Train this many times, from --seed on, and report mean and standard deviation. With the same --out, an
     interrupted call goes on."""
-    machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
+    compute: Annotated[ComputeOptions, tyro.conf.arg(name="")] = ComputeOptions()
     place: Annotated[Place, tyro.conf.arg(name="")] = Place()
 
     def __post_init__(self) -> None:
@@ -89,22 +90,22 @@ def run(arguments: list[str]) -> None:
         _resume(arguments, console)
     else:
         name, recipe, images, words = chosen_recipe(arguments, console)
-        recipe, words = prepare(recipe, words, Train, Machine, Place)
+        recipe, words = prepare(recipe, words, Train, ComputeOptions, Place)
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
         _check_images(name, options.recipe.data)
         if images is not None:
             console.print(changes_line(options.recipe.augment), markup=False, soft_wrap=True)
             _warn_of_few_epochs(options.recipe.epochs, recipe.epochs, console)
-        folder, machine = options.out or new_run_folder(Path("runs"), name), options.machine
+        folder, compute = options.out or new_run_folder(Path("runs"), name), options.compute
         if options.all_folds:
             with _told_how_to_repeat(options, folder, console), joined(options.place):
-                train_folds(options.recipe, folder, name, machine, console)
+                train_folds(options.recipe, folder, name, compute, console)
         elif options.seeds > 1:
             with _told_how_to_repeat(options, folder, console), joined(options.place):
-                train_seeds(options.recipe, options.seeds, folder, name, machine, console)
+                train_seeds(options.recipe, options.seeds, folder, name, compute, console)
         else:
             with _told_how_to_go_on(folder, console):
-                finish(train(options.recipe, folder, name=name, machine=machine, console=console), console)
+                finish(fit(options.recipe, folder, name=name, compute=compute, console=console), console)
 
 
 def _resume(arguments: list[str], console: Console) -> None:
@@ -113,11 +114,11 @@ def _resume(arguments: list[str], console: Console) -> None:
         got = f"capsella train {shlex.join(arguments)}"
         raise ValueError(f"--resume: must come first and name a run, as in `capsella train --resume RUN`, got `{got}`")
     folder = Path(arguments[1])
-    before = RunFolder(folder).read_machine() if (folder / "config.json").exists() else Machine()
-    machine = tyro.cli(Machine, default=before, args=arguments[2:], prog=f"capsella train --resume {folder}")
+    before = RunFolder(folder).read_compute() if (folder / "config.json").exists() else ComputeOptions()
+    compute = tyro.cli(ComputeOptions, default=before, args=arguments[2:], prog=f"capsella train --resume {folder}")
     if RunFolder(folder).is_trained:
         console.print(f"{folder} is trained to its end; it is tested again", soft_wrap=True, markup=False)
-    finish(resume(folder, machine=machine, console=console), console)
+    finish(resume(folder, compute=compute, console=console), console)
 
 
 @contextmanager

@@ -29,12 +29,12 @@ from capsella.data import (
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
 from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
+from capsella.experiments import Row, Runner, check_none_diverged
 from capsella.files import write_json, write_text
-from capsella.grid import Grid, Row, check_none_diverged
 from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
-from capsella.training import Machine, Recipe, RunFolder, load_run
-from capsella.training.registry import get_recipe
+from capsella.training import ComputeOptions, Recipe, RunFolder, load_run
+from capsella.training.recipes import get_recipe
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     plan = [(recipe, places) for places in options.trainings for recipe in options.recipes]
     rows = [_row(options, recipe, places, classes) for recipe, places in plan]
     seeds = range(options.seeds)
-    trained = Grid(options.out, console, Machine(accelerator=options.accelerator)).results(rows, seeds)
+    trained = Runner(options.out, console, ComputeOptions(accelerator=options.accelerator)).results(rows, seeds)
     check_none_diverged(trained, seeds, options.out)
     found = []
     for row, (recipe, places) in zip(rows, plan, strict=True):

@@ -83,7 +83,7 @@ class Measured:
             "parameters": one.parameters,
             "decoder_parameters": one.decoder_parameters,
             "recipe": one.recipe_name,
-            "learning_rate": trained.search.rate,
+            "learning_rate": trained.search.best,
             "validation_error_by_learning_rate": {
                 f"{rate:g}": run.error if np.isfinite(run.error) else "diverged"
                 for rate, run in trained.search.tried.items()

@@ -11,11 +11,11 @@ import tyro
 from capsella.data import FolderData
 from capsella.data.options import Duplicates
 from capsella.errors import ArgumentError, check_argument, check_minimum
-from capsella.grid import check_seeds
+from capsella.experiments import check_seeds
 from capsella.image_options import Cells
 from capsella.papers.own_images import as_other_microscopes
 from capsella.training import AugmentOptions
-from capsella.training.options import Precision
+from capsella.training.config import Precision
 
 SEEDS = (0, 1, 2)
 """Of a comparison on one split."""
@@ -151,7 +151,7 @@ class ComparisonOptions:
     @property
     def augment(self) -> AugmentOptions:
         """Changes of training images, the same for every network."""
-        changes = AugmentOptions(shift=self.shift, border="repeat", flip=self.flip, mirror=self.mirror)
+        changes = AugmentOptions(shift=self.shift, padding_mode="border", flip=self.flip, mirror=self.mirror)
         return as_other_microscopes(changes) if self.microscopes else changes
 
     @property

@@ -15,11 +15,11 @@ from capsella.compare.networks import LARGE, WITH_BACKBONE, Candidate, candidate
 from capsella.compare.options import RATES, ComparisonOptions
 from capsella.data import DataOptions, Splits, SplitTable, load_split
 from capsella.errors import CapsellaError, warn_once
+from capsella.experiments import curves_show_convergence, scaled_learning_rate
 from capsella.files import write_json
-from capsella.grid import curves_tell, rate_at
 from capsella.training import Recipe
 from capsella.training.balance import choose_balance
-from capsella.training.options import Balance, Exact
+from capsella.training.config import Balance, Exact
 from capsella.training.precision import choose_precision, kind_of
 
 
@@ -90,7 +90,7 @@ class Plan:
     @property
     def not_asked(self) -> tuple[str, ...]:
         """The networks whose curves cannot tell whether they still learned at the end."""
-        return tuple(one.network for one in self.candidates if not curves_tell(self.recipe(one)))
+        return tuple(one.network for one in self.candidates if not curves_show_convergence(self.recipe(one)))
 
     @property
     def asks_curves(self) -> bool:
@@ -118,7 +118,7 @@ class Plan:
 
     def rates(self, one: Candidate) -> list[float]:
         """The learning rates that are tried, to two digits."""
-        return [rate_at(one.recipe, factor) for factor in RATES[self.options.rates]]
+        return [scaled_learning_rate(one.recipe, factor) for factor in RATES[self.options.rates]]
 
 
 def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:

@@ -14,8 +14,8 @@ from capsella.compare.trained import Trained, train_all
 from capsella.compare.verdict import judge
 from capsella.data import single_images
 from capsella.environment import environment
+from capsella.experiments import was_still_learning
 from capsella.files import alone_in, write_json
-from capsella.grid import still_learned
 
 
 def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
@@ -65,7 +65,7 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
 
 
 def _still_learned(plan: Plan, network: Trained) -> bool:
-    return still_learned(plan.recipe(network.candidate), [run.folder for run in network.by_seed.values()])
+    return was_still_learning(plan.recipe(network.candidate), [run.folder for run in network.by_seed.values()])
 
 
 def values(found: Findings) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from capsella.compare.networks import Candidate, Family
 from capsella.compare.options import RATES
 from capsella.compare.plan import Plan
 from capsella.errors import CapsellaError
-from capsella.grid import Clock, Grid, Row, Searched, Validated
-from capsella.training import Machine
+from capsella.experiments import LearningRateSearch, Row, Runner, Stopwatch, ValidationResult
+from capsella.training import ComputeOptions
 
 FAMILIES: tuple[Family, Family] = ("capsules", "CNN")
 
@@ -19,11 +19,11 @@ class Trained:
     """A network of the comparison. by_share: the runs by seed of the best learning rate on shares of the images."""
 
     candidate: Candidate
-    search: Searched
-    by_share: dict[float, dict[int, Validated]] = field(default_factory=dict)
+    search: LearningRateSearch
+    by_share: dict[float, dict[int, ValidationResult]] = field(default_factory=dict)
 
     @property
-    def by_seed(self) -> dict[int, Validated]:
+    def by_seed(self) -> dict[int, ValidationResult]:
         """The runs at the best learning rate."""
         return self.search.by_seed
 
@@ -52,26 +52,26 @@ def train_all(plan: Plan, console: Console) -> tuple[list[Trained], dict[Family,
     for family in FAMILIES:  # which networks the data-size curve is of is not known yet
         each = [estimates[one.network] for one in plan.candidates if one.family == family]
         estimates[_share_cost(family)] = sum(each) / len(each)
-    machine = Machine(accelerator=plan.options.accelerator)
-    grid = Grid(plan.folder / "runs", console, machine, Clock(estimates))
+    compute = ComputeOptions(accelerator=plan.options.accelerator)
+    grid = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
     rows = [
         Row(slug=one.network, recipe_name=one.recipe_name, recipe=plan.recipe(one), cost=one.network)
         for one in plan.candidates
     ]
     later = [_share_cost(family) for family in FAMILIES for _ in range(len(shares) * len(seeds))]
-    found = grid.search(rows, seeds, RATES[plan.options.rates], later)
+    found = grid.search_learning_rates(rows, seeds, RATES[plan.options.rates], later)
     networks = [Trained(one, search) for one, search in zip(plan.candidates, found, strict=True)]
     champions = {family: _champion(networks, family) for family in FAMILIES}
     for share in shares:
         parts = [_on_share(plan, one, share) for one in champions.values()]
-        for one, runs in zip(champions.values(), grid.validated(parts, seeds), strict=True):
+        for one, runs in zip(champions.values(), grid.validate(parts, seeds), strict=True):
             one.by_share[share] = runs
     return networks, champions
 
 
 def _on_share(plan: Plan, one: Trained, share: float) -> Row:
     """The network at its best rate on a share of the training images."""
-    candidate, rate = one.candidate, one.search.rate
+    candidate, rate = one.candidate, one.search.best
     slug = f"{candidate.network}-rate{rate:g}-share{share:g}"
     recipe = plan.recipe(candidate, rate, share)
     return Row(slug=slug, recipe_name=candidate.recipe_name, recipe=recipe, cost=_share_cost(candidate.family))

@@ -5,7 +5,7 @@ from typing import Literal
 
 from capsella.errors import pluralize
 from capsella.evaluation import FoldInterval, Interval, points
-from capsella.training.options import Balance
+from capsella.training.config import Balance
 
 Winner = Literal["capsules", "CNN"]
 Either = Interval | FoldInterval

@@ -34,7 +34,7 @@ from capsella.losses import strongest_first
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference, optimize_for_inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
-from capsella.training.logs import progress_bar
+from capsella.training.metrics import progress_bar
 from capsella.uncertainty import OODDetector
 
 LIST = ".txt"  # the ending of a file with a path per line

@@ -12,7 +12,7 @@ from capsella.share.beside import Beside, choose_features
 from capsella.share.choice import choose_images
 from capsella.share.pool import Pool, look, make_pool
 from capsella.share.shared import MOST_IMAGES, capsules_of
-from capsella.training import Run, own_splits
+from capsella.training import Run, load_splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def open_subject(run: Run, name: str, most: int = 500, cnns: Mapping[str, ImageC
         CapsellaError: its images are not there, or it is a CNN.
     """
     check_minimum(1, images=most)
-    model, test = capsules_of(run), own_splits(run, skip_broken=True).test
+    model, test = capsules_of(run), load_splits(run, skip_broken=True).test
     pool = make_pool(model, test, most)
     beside = None
     for called, cnn in (cnns or {}).items():

@@ -15,7 +15,7 @@ from capsella.papers.forslov2018 import space as _space_of_forslov2018
 from capsella.papers.hinton2018 import recipes as _hinton2018
 from capsella.papers.routing_benchmark import datasets as _routing_benchmark
 from capsella.papers.sabour2017 import recipes as _sabour2017
-from capsella.training.registry import (
+from capsella.training.recipes import (
     get_recipe,
     list_recipes,
     recipe_function,

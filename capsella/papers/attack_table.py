@@ -12,8 +12,8 @@ from rich.console import Console
 from capsella.data import load_data, single_images
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
+from capsella.experiments import Results, Row
 from capsella.files import read_json, write_json
-from capsella.grid import Results, Row
 from capsella.papers.table_types import (
     Published,
     diverged_phrase,

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from capsella.data import LabelledImages, load_data
 from capsella.errors import ArgumentError
+from capsella.experiments import Results, Row
 from capsella.files import write_json
-from capsella.grid import Results, Row
 from capsella.models import ImageClassifier
 from capsella.papers.table_types import Published
 from capsella.report.figures import axes_in_rows, printable, write_png

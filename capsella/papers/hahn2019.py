@@ -6,12 +6,12 @@ The loss of all is −ln of the true class's activation, which is a cross-entrop
 from dataclasses import replace
 
 from capsella.data import NamedData
-from capsella.grid import BudgetName
 from capsella.losses import LossOptions
+from capsella.papers.budget import BudgetName
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
 from capsella.routing import DynamicRouting, EMRouting, SelfRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 
 @register_recipe

@@ -1,12 +1,12 @@
 """Heinsen 2019, "An Algorithm for Routing Capsules in All Domains": the recipe for smallNORB and its table."""
 
 from capsella.data import NamedData
-from capsella.grid import Budget, BudgetName, Budgets
 from capsella.losses import LossOptions
+from capsella.papers.budget import Budget, BudgetName, Budgets
 from capsella.papers.table_types import ErrorTable, RowSpec, error_rows
 from capsella.routing import HeinsenRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 
 @register_recipe
@@ -21,7 +21,7 @@ def heinsen2019_smallnorb() -> Recipe:
     return Recipe(
         model=ModelOptions("heinsen2019_capsnet", {"routing": HeinsenRouting()}),
         data=NamedData("smallnorb", camera="both", validation=0.05),
-        augment=AugmentOptions(shift=16, border="repeat", mixup=0.2),
+        augment=AugmentOptions(shift=16, padding_mode="border", mixup=0.2),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=5e-4, schedule="cosine", warmup_steps=5770),
         epochs=50,

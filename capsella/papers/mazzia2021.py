@@ -5,7 +5,7 @@ from dataclasses import replace
 from capsella.data import NamedData, PairData
 from capsella.routing import SelfAttentionRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 
 @register_recipe
@@ -20,7 +20,7 @@ def mazzia2021_mnist() -> Recipe:
     return Recipe(
         model=ModelOptions("mazzia2021_efficient_capsnet", options),
         data=NamedData("mnist"),
-        augment=AugmentOptions(margin_shift=True, rotation_sd=10.0, squeeze=0.25, erase=4),
+        augment=AugmentOptions(margin_shift=True, rotation_sd=10.0, narrow=0.25, erase=4),
         optimizer=OptimizerOptions(learning_rate=5e-4, decay=0.97, decay_steps=3375, least_rate=5e-5),
         epochs=150,
         batch_size=16,

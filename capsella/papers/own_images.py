@@ -14,7 +14,7 @@ from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnor
 from capsella.papers.sabour2017.recipes import sabour2017_cells, sabour2017_cells_cnn
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import get_recipe, register_recipe
+from capsella.training.recipes import get_recipe, register_recipe
 
 UNNAMED = Path("images")  # the folder of these recipes if none is named
 FOLDER = FolderData(UNNAMED, size=32)
@@ -57,7 +57,7 @@ def images_efficient() -> Recipe:
     return Recipe(
         model=ModelOptions("mazzia2021_efficient_capsnet", {"reconstruction": False, "halve_from": 48}),
         data=replace(FOLDER, size=64),
-        augment=AugmentOptions(shift=4, border="repeat", flip=True),
+        augment=AugmentOptions(shift=4, padding_mode="border", flip=True),
         optimizer=OptimizerOptions(learning_rate=4e-3, schedule="cosine", warmup_steps=50, ema=0.98),
         epochs=30,
         batch_size=32,
@@ -93,9 +93,9 @@ def as_other_microscopes(changes: AugmentOptions) -> AugmentOptions:
         gamma=0.3,
         blur=1.0,
         noise=0.03,
-        coarse=2.5,
+        downscale=2.5,
         jpeg=30,
-        own_microscope=0.3,
+        microscope_keep_prob=0.3,
     )
 
 
@@ -151,7 +151,7 @@ def images_matrix_capsnet() -> Recipe:
     return replace(
         paper.with_model(routing=EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=BETA_A_SCALE), **UNCHANGED),
         data=FOLDER,
-        augment=AugmentOptions(shift=2, border="repeat", flip=True),
+        augment=AugmentOptions(shift=2, padding_mode="border", flip=True),
         optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=100, gradient_clip=10.0),
         epochs=30,
         batch_size=32,
@@ -186,7 +186,7 @@ def _on_backbone(network: str, loss: LossOptions) -> Recipe:
     return Recipe(
         model=ModelOptions(network, {"backbone": ""}),
         data=replace(FOLDER, size=64),
-        augment=AugmentOptions(shift=4, border="repeat", flip=True),
+        augment=AugmentOptions(shift=4, padding_mode="border", flip=True),
         loss=loss,
         optimizer=OptimizerOptions(learning_rate=3e-3),
         epochs=30,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from capsella.grid import BudgetName
 from capsella.papers import hahn2019, heinsen2019, ribeiro2020, tsai2020, zhao2021
+from capsella.papers.budget import BudgetName
 from capsella.papers.forslov2018 import figures as forslov2018_figures
 from capsella.papers.forslov2018 import tables as forslov2018
 from capsella.papers.hinton2018 import tables as hinton2018

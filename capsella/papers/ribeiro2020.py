@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from capsella.data import NamedData
-from capsella.grid import Budget, BudgetName, Budgets
 from capsella.losses import LossOptions
+from capsella.papers.budget import Budget, BudgetName, Budgets
 from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
 from capsella.papers.table_types import ErrorTable, RowSpec, error_rows, few_images
 from capsella.routing import EMRouting, VariationalRouting
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 # Ψ₀ of the wide prior. It expects votes with a standard deviation of 2.4 per element (of 16); the paper's expects 0.24.
 WIDE = 0.01

@@ -18,11 +18,12 @@ from capsella.data import DataOptions, load_data
 from capsella.environment import hardware
 from capsella.errors import ArgumentError, CapsellaError, pluralize
 from capsella.evaluation import over_seeds
+from capsella.experiments import Results, Row, Runner, common_seeds, reevaluate
 from capsella.files import write_json
-from capsella.grid import Budget, BudgetName, Budgets, Grid, Results, Row, evaluated_again, of_common_seeds
 from capsella.models import ImageClassifier
+from capsella.papers.budget import Budget, BudgetName, Budgets
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import get_recipe
+from capsella.training.recipes import get_recipe
 
 NOT_RUN = "not run"  # the cell of a row that was not trained
 DIVERGED = "diverged"  # the cell of a row of which every training diverged
@@ -170,9 +171,9 @@ class Published(ABC):
         rows = self.rows_to_train()
         if not rows and tuple(seeds) != (0,):
             raise ArgumentError("seeds", f"not be given for {self.title}, which trains nothing", tuple(seeds))
-        results = Grid(folder, console).results(rows, seeds)
+        results = Runner(folder, console).results(rows, seeds)
         diverged = [slug for slug, runs in results.items() if len(runs) < len(seeds)]
-        results = of_common_seeds(results) if self.requires_common_seeds and results else results
+        results = common_seeds(results) if self.requires_common_seeds and results else results
         if diverged and not any(results.values()):
             raise CapsellaError(f"{folder}: trainings diverged: {', '.join(diverged)}; remove them to train anew")
         return self.build(results, folder, command, console)
@@ -260,7 +261,7 @@ class ErrorTable(Published):
         for again in self.reevaluated:
             if again.of == row.slug:
                 tests = [
-                    evaluated_again(row.folder(folder, run["seed"]), again.slug, row.recipe.data, again.change)
+                    reevaluate(row.folder(folder, run["seed"]), again.slug, row.recipe.data, again.change)
                     for run in runs
                 ]
                 tested = [{**run, "test": test} for run, test in zip(runs, tests, strict=True)]
@@ -442,7 +443,7 @@ class MatchedErrorTable(Published):
         """Return the results with those on the sets that the training does not test."""
         sets = {test.key: data for test in self.test_sets if (data := test.options(row.recipe.data)) is not None}
         return [
-            {**run, **{key: evaluated_again(row.folder(folder, run["seed"]), key, data) for key, data in sets.items()}}
+            {**run, **{key: reevaluate(row.folder(folder, run["seed"]), key, data) for key, data in sets.items()}}
             for run in runs
         ]
 

@@ -4,12 +4,12 @@ Recipes as in the authors' code, and the table of CIFAR-10.
 """
 
 from capsella.data import NamedData
-from capsella.grid import BudgetName
 from capsella.losses import LossOptions
+from capsella.papers.budget import BudgetName
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
 from capsella.routing import InvertedAttentionRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 
 @register_recipe
@@ -40,7 +40,7 @@ def tsai2020_smallnorb() -> Recipe:
     return Recipe(
         model=recipe.model,
         data=NamedData("smallnorb", size=32, group="instance", validation=0.2),
-        augment=AugmentOptions(shift=4, border="repeat"),
+        augment=AugmentOptions(shift=4, padding_mode="border"),
         loss=recipe.loss,
         optimizer=recipe.optimizer,
         epochs=50,

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from capsella.data import NamedData
-from capsella.grid import BudgetName
 from capsella.losses import LossOptions
+from capsella.papers.budget import BudgetName
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 JITTER = {"brightness": 0.2, "contrast": 0.2}
 
@@ -26,7 +26,7 @@ def zhao2021_smallnorb() -> Recipe:
     return Recipe(
         model=ModelOptions("zhao2021_cluster_capsnet", {"crop": 32, **JITTER}),
         data=NamedData("smallnorb", size=48, camera="both", group="instance", validation=0.2),
-        augment=AugmentOptions(shift=9, border="repeat"),
+        augment=AugmentOptions(shift=9, padding_mode="border"),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(
             method="sgd", momentum=0.0, learning_rate=0.1, l2=5e-4, schedule="steps", decay=0.1, drops=(1 / 3, 2 / 3)
@@ -40,7 +40,9 @@ def zhao2021_smallnorb() -> Recipe:
 def zhao2021_cifar10() -> Recipe:
     """Cluster routing on CIFAR-10, shifted and mirrored; batches of 64, 300 epochs."""
     recipe = zhao2021_smallnorb().with_model(crop=None)
-    return replace(recipe, data=NamedData("cifar10"), augment=AugmentOptions(shift=4, border="repeat", mirror=True))
+    return replace(
+        recipe, data=NamedData("cifar10"), augment=AugmentOptions(shift=4, padding_mode="border", mirror=True)
+    )
 
 
 # Test errors in per cent, reported beside the authors' code; 3.37 on SVHN is not among the sources.

@@ -22,7 +22,7 @@ from capsella.evaluation import (
 )
 from capsella.training import Recipe, Run
 from capsella.training.balance import choose_balance
-from capsella.training.validation import kept_by
+from capsella.training.validation import selection_metric
 from capsella.uncertainty import images_for_coverage, images_for_rate
 
 FEW = 30  # with fewer test images of a class, its sensitivity is known to ten points or worse
@@ -179,7 +179,7 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
         f"{len(splits.validation):,} validation images {_use_of_validation(recipe, stopped)}. "
         f"{_about_test(recipe, len(splits.test), stopped)}"
     )
-    column = kept_by(recipe)
+    column = selection_metric(recipe)
     chosen = f"Epoch {best['epoch']:.0f} of {summary['epochs']} was kept"
     if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
         chosen += ", the last one."

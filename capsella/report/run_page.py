@@ -29,7 +29,7 @@ from capsella.report.terminal import percent, with_interval
 from capsella.report.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.report.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.routing import DEAD_BELOW
-from capsella.training.logs import read_metrics
+from capsella.training.metrics import read_metrics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
 PAIRS = (

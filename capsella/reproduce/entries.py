@@ -9,8 +9,9 @@ from typing import Any
 
 from capsella.data import DataOptions, load_once
 from capsella.errors import CapsellaError, warn_once
+from capsella.experiments import Results, Row, common_seeds
 from capsella.files import read_json, write_json
-from capsella.grid import BudgetName, Results, Row, of_common_seeds
+from capsella.papers.budget import BudgetName
 from capsella.papers.published import FIGURES, STAND_INS, TABLES, paper_of
 from capsella.papers.table_types import Published
 from capsella.training import RunFolder
@@ -61,7 +62,7 @@ class Entry:
     def results(self, seeds: int) -> Results:
         """Of the runs that are tested; where the entry needs all rows, of the seeds that all have."""
         found = {row.slug: tested(row, self.folder, seeds) for row in self.rows}
-        return of_common_seeds(found) if self.published.requires_common_seeds else found
+        return common_seeds(found) if self.published.requires_common_seeds else found
 
 
 def tested(row: Row, folder: Path, seeds: int) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from capsella.grid import Row
+from capsella.experiments import Row
 from capsella.papers.published import CLAIMS, REPEATED
 from capsella.reproduce.entries import Entry
 from capsella.training import RunFolder
@@ -30,9 +30,9 @@ class Job:
         return self.run.is_tested or self.run.has_diverged
 
     @property
-    def share_done(self) -> float:
+    def progress(self) -> float:
         """By the epochs that are complete."""
-        return 1.0 if self.is_over else self.run.share_done(self.row.recipe.epochs)
+        return 1.0 if self.is_over else self.run.progress(self.row.recipe.epochs)
 
     def __str__(self) -> str:
         return f"{self.row.cost}, seed {self.seed}"

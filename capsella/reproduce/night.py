@@ -4,17 +4,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from capsella import ray_cluster
 from capsella.errors import CapsellaError, NoMemoryError
+from capsella.experiments import Stopwatch, Task, compute_tasks, format_duration
 from capsella.files import alone_in
-from capsella.grid import Clock, Task, duration, each, tested_or_diverged
 from capsella.reproduce.entries import Entry, remembered
 from capsella.reproduce.plan import Plan, Planned
-from capsella.training import Machine
 
 
 @dataclass
@@ -53,7 +51,7 @@ class Night:
                 self.make(entry)
             after()
             every = (*plan.runs, *plan.left_out)
-            clock = Clock(estimates={planned.job.row.cost: planned.whole for planned in every})
+            clock = Stopwatch(estimates={planned.job.row.cost: planned.whole for planned in every})
             clock.plan(planned.job.row.cost for planned in plan.runs)
             entries = {planned.job.run.path: planned.job.entries for planned in every}
             for task in self._trained(self._due(plan, clock), clock):
@@ -62,21 +60,20 @@ class Night:
                         self.make(entry, again=True)
                 after()
 
-    def _trained(self, due: Iterator[Task[dict[str, Any] | None]], clock: Clock) -> Iterator[Task[Any]]:
+    def _trained(self, due: Iterator[Task], clock: Stopwatch) -> Iterator[Task]:
         """Each run that is over; one for which the memory is not enough is noted, and the next begins."""
         while True:
             try:
-                for task, _ in each(due, self.console, clock):
-                    yield task
+                yield from compute_tasks(due, self.console, clock)
                 return
             except NoMemoryError as error:
                 if self._begun is None or ray_cluster.place() is not None:  # the others that had begun have ended, too
                     raise
                 self.too_large.append(self._begun)
-                clock.leave_out(self._begun.job.row.cost)
+                clock.cancel(self._begun.job.row.cost)
                 self.console.print(f"not trained: {error}", markup=False, soft_wrap=True)
 
-    def _due(self, plan: Plan, clock: Clock) -> Iterator[Task[dict[str, Any] | None]]:
+    def _due(self, plan: Plan, clock: Stopwatch) -> Iterator[Task]:
         """Run after run, but those that would end too late; asked for the next when there is time for it.
 
         One that was left out is tried where others were quicker than planned.
@@ -86,18 +83,19 @@ class Night:
         for planned in (*plan.runs, *plan.left_out):
             job, was_left_out = planned.job, planned in plan.left_out
             cost = job.row.cost
-            whole = clock.known()[cost] if cost in clock.taken or was_left_out else planned.whole
+            whole = clock.seconds_by_cost()[cost] if cost in clock.taken or was_left_out else planned.whole
             expected = planned.left * whole
             fits = self.now() + expected <= end
             if fits and was_left_out:
                 clock.left[cost] += 1
             if fits:
                 self._begun = planned
-                yield job.row.task(tested_or_diverged, job.folder, job.seed, Machine())
+                yield job.row.task(job.folder, job.seed)
             elif not was_left_out:
-                clock.leave_out(cost)
+                clock.cancel(cost)
                 self.late.append(planned)
-                text = f"left out, about {duration(expected)} of {duration(max(0.0, end - self.now()))}: {job}"
+                left = format_duration(max(0.0, end - self.now()))
+                text = f"left out, about {format_duration(expected)} of {left}: {job}"
                 self.console.print(text, markup=False, soft_wrap=True)
 
     def _is_made(self, entry: Entry) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from capsella.environment import environment, hardware
 from capsella.errors import pluralize
+from capsella.experiments import format_duration
 from capsella.files import write_json, write_text
-from capsella.grid import duration
 from capsella.papers.published import CLAIMS, paper_of
 from capsella.report.pages import render_page
 from capsella.reproduce.jobs import Job
@@ -122,7 +122,7 @@ def _state(found: Reproduction) -> str:
         if not planned.job.is_over and planned not in (*found.night.late, *found.night.too_large)
     ]
     if open_runs:
-        text += f" Planned: {duration(sum(planned.seconds for planned in open_runs))} more."
+        text += f" Planned: {format_duration(sum(planned.seconds for planned in open_runs))} more."
     return text
 
 
@@ -143,7 +143,7 @@ def _left_out(found: Reproduction) -> dict[str, list[tuple[str, str, str]]]:
         for cost, each in of_row.items():
             seconds = each[-1][1]
             seeds = ", ".join(str(seed) for seed, _ in each)
-            rows.setdefault(why, []).append((cost, seeds, "–" if seconds is None else duration(seconds)))
+            rows.setdefault(why, []).append((cost, seeds, "–" if seconds is None else format_duration(seconds)))
     return rows
 
 

@@ -45,7 +45,7 @@ def make_plan(jobs: Sequence[Job], seconds: Callable[[Job], float], hours: float
         seconds: of a whole run.
         hours: None sets no limit.
     """
-    todo = [Planned(job, seconds(job), 1 - job.share_done) for job in jobs if not job.is_over]
+    todo = [Planned(job, seconds(job), 1 - job.progress) for job in jobs if not job.is_over]
     todo.sort(key=lambda planned: (planned.job.seed, planned.seconds))
     runs: list[Planned] = []
     left_out: list[Planned] = []

@@ -8,8 +8,8 @@ from typing import Any
 from capsella.compare.figures import learning_figure
 from capsella.errors import CapsellaError
 from capsella.evaluation import accuracy_interval
+from capsella.experiments import CorrectnessTable, Results
 from capsella.files import read_json
-from capsella.grid import Hits, Results
 from capsella.papers.table_types import cells_with_caveats, ours_columns
 from capsella.report.pages import embedded
 from capsella.reproduce.entries import Entry, tested
@@ -98,7 +98,7 @@ def _intervals(row: Mapping[str, Any], ours: Sequence[int]) -> list[str]:
     if not tests or len(tests) != len(ours):
         return []
     try:
-        found = [accuracy_interval(*Hits.of(of)) for of in tests]
+        found = [accuracy_interval(*CorrectnessTable.from_tests(of)) for of in tests]
     except (CapsellaError, ValueError):
         return []
     return [f"{100 * (1 - one.high):.2f}–{100 * (1 - one.low):.2f}" for one in found]

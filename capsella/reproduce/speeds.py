@@ -12,7 +12,7 @@ from capsella.environment import environment
 from capsella.files import write_json
 from capsella.reproduce.entries import ImageCounts, remembered
 from capsella.training import Recipe
-from capsella.training.timing import StepTime, time_steps
+from capsella.training.loop import StepTime, time_steps
 
 _OF_A_STEP = ("name", "of", "path", "domains", "size", "channels", "camera", "viewpoints", "first_classes", "cells")
 _OF_A_MACHINE = ("cpu", "gpu", "threads", "torch", "capsella")

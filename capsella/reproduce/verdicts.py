@@ -10,7 +10,7 @@ from jaxtyping import Float
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval
 from capsella.evaluation.statistics import interval_over_seeds, points
-from capsella.grid import Hits, still_learned
+from capsella.experiments import CorrectnessTable, was_still_learning
 from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
 from capsella.reproduce.entries import Entry
 from capsella.training import Recipe, RunFolder
@@ -70,15 +70,15 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
     rows = _chosen(rates[0], results), _chosen(rates[1], results)
     sides = [results[slug] for slug in rows]
     try:
-        better, worse = (Hits.of([run[key] for run in runs]) for runs in sides)
-        gain = better.gain_over(worse)
+        better, worse = (CorrectnessTable.from_tests([run[key] for run in runs]) for runs in sides)
+        gain = better.difference_from(worse)
     except (CapsellaError, ValueError, KeyError) as error:
         return Verdict(claim, rows, "cannot tell", f"Not measured on the same images: {error}.")
-    errors = 100 * (1 - float(better.right.mean())), 100 * (1 - float(worse.right.mean()))
+    errors = 100 * (1 - float(better.correct.mean())), 100 * (1 - float(worse.correct.mean()))
     if why := _open(rows, entry, sides, seeds):
         answer: Answer = "cannot tell"
     else:
-        answer, why = decide(gain, better.right.mean(1), worse.right.mean(1))
+        answer, why = decide(gain, better.correct.mean(1), worse.correct.mean(1))
     marks = dict.fromkeys(mark for slug in rows if (mark := entry.published.caveat(slug)))
     return Verdict(claim, rows, answer, why, errors, gain, tuple(marks), entry.source)
 
@@ -134,7 +134,9 @@ def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     if recipe.stop_at_error is not None:
         return "" if all(run["training"]["stopped"]["reached"] for run in runs) else "not reached"
     row = next(row for row in entry.rows if row.slug == slug)
-    return "still learning" if still_learned(recipe, [row.folder(entry.folder, run["seed"]) for run in runs]) else ""
+    return (
+        "still learning" if was_still_learning(recipe, [row.folder(entry.folder, run["seed"]) for run in runs]) else ""
+    )
 
 
 def _open(slugs: tuple[str, str], entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:

@@ -20,7 +20,7 @@ from capsella.share.drawing import drawer_of
 from capsella.share.engine import add_engine, encoder_graph
 from capsella.share.parity import Compared, compare_page, find_node
 from capsella.share.pool import Pool, make_pool
-from capsella.training import Run, RunFolder, own_splits, run_names
+from capsella.training import Run, RunFolder, load_splits, run_names
 
 MOST_IMAGES = 20
 MOST_MEGABYTES = 10.0
@@ -76,7 +76,7 @@ def share_runs(
     _check_options(runs, images, megabytes)
     with_capsules, cnns = parted(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
-    every = [make_pool(named[name], own_splits(run, skip_broken=True).test) for name, run in with_capsules.items()]
+    every = [make_pool(named[name], load_splits(run, skip_broken=True).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays, network=network)
     _add_cnn(cnns, pools[0], facts, arrays)
@@ -160,7 +160,7 @@ def _check_split(name: str, cnn: Run, first: Run) -> None:
 
 def _digests(run: Run) -> dict[str, str]:
     """Of the images that it was trained and validated on; of a run from before they were kept, as they are now."""
-    return RunFolder(run.folder).images() or own_splits(run, skip_broken=True).digests()
+    return RunFolder(run.folder).images() or load_splits(run, skip_broken=True).digests()
 
 
 def page_content(

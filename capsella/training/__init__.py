@@ -1,6 +1,7 @@
-"""Recipes, the loop that trains them, and the run folders it leaves.
+"""Recipes, the loop that trains them, and the run folders it writes.
 
-`calibrate` fits probabilities and OOD detection after a training; `adapt` adapts a network to another domain.
+`calibrate` fits probabilities and out-of-distribution detection after a training; `adapt` adapts a network to another
+domain.
 """
 
 from typing import TYPE_CHECKING
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
         take_statistics,
     )
     from capsella.training.calibrate import calibrate_model, calibrate_run, fit_ood_detector
+    from capsella.training.config import AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions, Recipe
     from capsella.training.devices import is_first_process, is_launched_first
-    from capsella.training.gradients import TrainingDivergedError
-    from capsella.training.images import images_of, own_splits
     from capsella.training.loop import resume, train
-    from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
-    from capsella.training.recipe import Recipe
-    from capsella.training.recipe_file import read_recipe, save_recipe
+    from capsella.training.recipes import get_recipe, read_recipe, recipe_modules, save_recipe, train_command
     from capsella.training.run import Run, RunFolder, load_run, new_run_folder, run_names
+    from capsella.training.run_splits import load_run_splits, load_splits
+    from capsella.training.step import TrainingDivergedError
+    from capsella.training.validation import best_validation
 else:
     __getattr__ = lazy_imports(__name__, __file__)

@@ -33,8 +33,7 @@ from capsella.models import ImageClassifier
 from capsella.models.inference import device_of, inference, without_decoder
 from capsella.progress import tracked
 from capsella.training.augment import Augment
-from capsella.training.options import OptimizerOptions
-from capsella.training.recipe import SEED_BITS, Recipe
+from capsella.training.config import SEED_BITS, OptimizerOptions, Recipe
 from capsella.training.run import Run, RunFolder
 from capsella.uncertainty import weights_digest
 from capsella.uncertainty.calibration import fit_calibration
@@ -170,7 +169,7 @@ def _learn(
         shown = augment(torch.cat([part.images for part in taken]).to(device).float() / 255)
         labels = torch.cat([part.labels for part in taken]).to(device)
         for group in optimizer.param_groups:
-            group["lr"] = schedule.rate_at(step, options.steps)
+            group["lr"] = schedule.learning_rate_at(step, options.steps)
         losses = total_loss(model(shown, labels), shown, labels, recipe.loss, spread=recipe.loss.spread_last)
         optimizer.zero_grad()
         losses.total.backward()
@@ -248,6 +247,6 @@ def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[
     model.save_pretrained(folder)
     files.write("adapted", about)
     before = RunFolder(run.folder)
-    files.write_config(run.name, run.recipe, before.read_machine(), before.images())
+    files.write_config(run.name, run.recipe, before.read_compute(), before.images())
     if before.split.exists():
         shutil.copyfile(before.split, files.split)

@@ -1,127 +1,144 @@
-"""Random changes of a batch of training images, on its device."""
+"""Random changes of a batch of training images, on its device.
+
+Most are kornia's. Here are those whose distribution kornia does not have. Each module changes images [b c h w] in
+[0, 1] and draws from PyTorch's global generator.
+"""
+
+import math
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
-from capsella.errors import ArgumentError
-from capsella.training.microscope import Camera, Focus, Light, StainJitter, Zoom
-from capsella.training.recipe import AugmentOptions
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.training.config import AugmentOptions
 
-# Half a grey level: less is the rounding error of a resampling, and counts as black.
-LEAST_LIGHT = 0.5 / 255
+Images = Float[Tensor, "b c h w"]
+# Half a grey level: anything darker is the rounding error of a resampling, and counts as black.
+BLACK_BELOW = 0.5 / 255
+DARKEST = 1 / 255
+# Haematoxylin, eosin and DAB: optical density in red, green and blue (Ruifrok and Johnston 2001).
+STAINS = ((0.650, 0.704, 0.286), (0.072, 0.990, 0.105), (0.268, 0.570, 0.776))
+# The colour of a stain changes by this share of the change of its amount.
+COLOUR_SHARE = 0.3
 
 
 class Augment(nn.Module):
-    """`AugmentOptions` as a module: images [b c h w] → the same shape. Draws from torch's global generator."""
+    """All changes of `AugmentOptions`, one after another; images keep their shape."""
 
     def __init__(self, options: AugmentOptions, image_size: tuple[int, int]) -> None:
         super().__init__()
-        import kornia.augmentation as K  # over a second to import: only where training needs it
+        self.steps = nn.Sequential(
+            *_geometric(options, image_size), *_photometric(options), *_erasing(options, image_size)
+        )
 
-        steps: list[nn.Module] = []
-        if options.flip:
-            steps += [K.RandomHorizontalFlip(p=0.5), K.RandomVerticalFlip(p=0.5)]
-        if options.mirror:
-            steps.append(K.RandomHorizontalFlip(p=0.5))
-        if options.rotation or options.stretch:
-            range_of_axis = (1 - options.stretch, 1 + options.stretch)
-            steps.append(
-                K.RandomAffine(
-                    options.rotation, scale=range_of_axis * 2, padding_mode="border", align_corners=True, p=1.0
-                )
-            )
-        if options.rotation_sd or options.squeeze:
-            steps.append(TurnAndSqueeze(options.rotation_sd, options.squeeze))
-        if options.shift:
-            # Padding by the shift and cropping back moves by whole pixels, so nothing is blurred.
-            border = {"zero": "constant", "repeat": "replicate"}[options.border]
-            steps.append(K.RandomCrop(image_size, padding=options.shift, padding_mode=border, cropping_mode="slice"))
-        if options.margin_shift:
-            steps.append(ShiftWithinMargins())
-        others = _of_another_laboratory(options)
-        steps += [Sometimes(others, options.own_microscope)] if others and options.own_microscope else others
-        if options.erase:
-            if 3 * options.erase > min(image_size):
-                size = f"{image_size[0]}×{image_size[1]}"
-                raise ArgumentError("erase", f"be at most a third of the image's {size}", options.erase)
-            steps.append(EraseSquare(options.erase))
-        self.steps = nn.Sequential(*steps)
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """A changed copy; the images themselves where nothing is to be changed."""
+    def forward(self, images: Images) -> Images:
+        """Return a changed copy, or the images themselves without any change."""
         changed: Tensor = self.steps(images)
         return changed
 
 
-def _of_another_laboratory(options: AugmentOptions) -> list[nn.Module]:
+def _geometric(options: AugmentOptions, image_size: tuple[int, int]) -> list[nn.Module]:
+    import kornia.augmentation as K  # takes over a second to import
+
     steps: list[nn.Module] = []
-    if options.zoom > 1:
-        steps.append(Zoom(options.zoom))
-    if options.stain:
-        steps.append(StainJitter(options.stain))
-    if options.white_balance or options.gamma:
-        steps.append(Light(options.white_balance, options.gamma))
-    if options.blur or options.noise:
-        steps.append(Focus(options.blur, options.noise))
-    if options.coarse > 1 or options.jpeg < 100:
-        steps.append(Camera(options.coarse, options.jpeg))
+    if options.flip:
+        steps += [K.RandomHorizontalFlip(p=0.5), K.RandomVerticalFlip(p=0.5)]
+    if options.mirror:
+        steps.append(K.RandomHorizontalFlip(p=0.5))
+    if options.rotation or options.stretch:
+        scale = (1 - options.stretch, 1 + options.stretch) * 2
+        steps.append(K.RandomAffine(options.rotation, scale=scale, padding_mode="border", align_corners=True, p=1.0))
+    if options.rotation_sd or options.narrow:
+        steps.append(RandomNormalRotation(options.rotation_sd, options.narrow))
+    if options.shift:
+        # Padding by the shift and cropping back moves by whole pixels, so nothing is blurred.
+        mode = {"zeros": "constant", "border": "replicate"}[options.padding_mode]
+        steps.append(K.RandomCrop(image_size, padding=options.shift, padding_mode=mode, cropping_mode="slice"))
+    if options.margin_shift:
+        steps.append(RandomMarginShift())
     return steps
 
 
-class Sometimes(nn.Module):
-    """Steps for a part of the images; the others, a share drawn one by one, stay as they are."""
+def _photometric(options: AugmentOptions) -> list[nn.Module]:
+    """Return the changes that another microscope, stain or camera makes."""
+    steps: list[nn.Module] = []
+    if options.zoom > 1:
+        steps.append(RandomZoom(options.zoom))
+    if options.stain:
+        steps.append(RandomStain(options.stain))
+    if options.white_balance or options.gamma:
+        steps.append(RandomGamma(options.gamma, options.white_balance))
+    if options.blur or options.noise:
+        steps.append(RandomBlurNoise(options.blur, options.noise))
+    if options.downscale > 1 or options.jpeg < 100:
+        steps.append(RandomDownscaleJpeg(options.downscale, options.jpeg))
+    keep = options.microscope_keep_prob
+    return [RandomApply(steps, 1 - keep)] if steps and keep else steps
 
-    def __init__(self, steps: list[nn.Module], unchanged: float) -> None:
+
+def _erasing(options: AugmentOptions, image_size: tuple[int, int]) -> list[nn.Module]:
+    if 3 * options.erase > min(image_size):
+        size = f"{image_size[0]}×{image_size[1]}"
+        raise ArgumentError("erase", f"be at most a third of the image's {size}", options.erase)
+    return [RandomErasing(options.erase)] if options.erase else []
+
+
+class RandomApply(nn.Module):
+    """Apply steps to each image with probability `p`."""
+
+    def __init__(self, steps: list[nn.Module], p: float) -> None:
         super().__init__()
-        self.steps, self.unchanged = nn.Sequential(*steps), unchanged
+        self.steps, self.p = nn.Sequential(*steps), p
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    def forward(self, images: Images) -> Images:
         """Change some images."""
-        kept = torch.rand(len(images), 1, 1, 1, device=images.device) < self.unchanged
-        return torch.where(kept, images, self.steps(images))
+        keep = torch.rand(len(images), 1, 1, 1, device=images.device) < 1 - self.p
+        return torch.where(keep, images, self.steps(images))
 
 
-class TurnAndSqueeze(nn.Module):
-    """Turn half of the images and narrow all, in one bilinear resampling; black moves in.
+class RandomNormalRotation(nn.Module):
+    """Rotate half of the images by normally distributed angles, and narrow all, in one resampling; black moves in.
 
-    After the authors' code of Mazzia et al. 2021, which resamples once for each. kornia draws evenly only.
+    After the authors' code of Mazzia et al. 2021, which resamples once for each. Angles are at most three standard
+    deviations. The width shrinks by a half-normally distributed share below `narrow`.
     """
 
-    def __init__(self, rotation_sd: float, squeeze: float) -> None:
+    def __init__(self, degrees_sd: float, narrow: float) -> None:
         super().__init__()
-        self.rotation_sd, self.squeeze = rotation_sd, squeeze
+        self.degrees_sd, self.narrow = degrees_sd, narrow
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    def forward(self, images: Images) -> Images:
         """Change each image."""
         batch, _, height, width = images.shape
-        turned = torch.rand(batch, device=images.device) < 0.5
-        angle = torch.deg2rad(self.rotation_sd * torch.randn(batch, device=images.device).clamp(-3, 3)) * turned
-        narrow = 1 / (1 - self.squeeze * _half_normal(batch, images.device))
+        is_rotated = torch.rand(batch, device=images.device) < 0.5
+        degrees = self.degrees_sd * torch.randn(batch, device=images.device).clamp(-3, 3)
+        angle = torch.deg2rad(degrees) * is_rotated
+        factor = 1 / (1 - self.narrow * _half_normal(batch, images.device))
         # From a place in the new image to its place in the old one, in coordinates from −1 to 1 along each axis.
         cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-        x = torch.stack([cos * narrow, -sin * (height / width), zero], 1)
-        y = torch.stack([sin * narrow * (width / height), cos, zero], 1)
-        grid = nn.functional.affine_grid(torch.stack([x, y], 1), list(images.shape), align_corners=False)
-        return nn.functional.grid_sample(images, grid, align_corners=False)
+        x = torch.stack([cos * factor, -sin * (height / width), zero], 1)
+        y = torch.stack([sin * factor * (width / height), cos, zero], 1)
+        return _resample(images, torch.stack([x, y], 1), "zeros")
 
 
-class ShiftWithinMargins(nn.Module):
-    """Move what is not black by whole pixels, never beyond the border, along each axis in a random direction.
+class RandomMarginShift(nn.Module):
+    """Move what is not black by whole pixels within its margins, along each axis in a random direction.
 
-    By a share of the margin that is below 1, from a half-normal distribution with standard deviation 1/3 (authors' code
-    of Mazzia et al. 2021). An image that is black all over stays as it is.
+    The step is a share below 1 of the margin, half-normally distributed with standard deviation 1/3 (authors' code of
+    Mazzia et al. 2021). A black image stays as it is.
     """
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    def forward(self, images: Images) -> Images:
         """Move each image."""
-        lit = (images > LEAST_LIGHT).any(1)  # [b h w]
-        rows, columns = (self._places(lit.any(axis)) for axis in (2, 1))
+        lit = (images > BLACK_BELOW).any(1)  # [b h w]
+        rows, columns = (self._sources(lit.any(axis)) for axis in (2, 1))
         b = torch.arange(len(images), device=images.device)
         return images[b[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
-    def _places(self, lit: Tensor) -> Tensor:
-        """[b n], which rows or columns have light → [b n], where each row or column of the moved image comes from."""
+    def _sources(self, lit: Tensor) -> Tensor:
+        """Return [b n], where each row or column of the moved image comes from; `lit` [b n] has those with light."""
         batch, n = lit.shape
         before = lit.int().argmax(1)
         after = lit.flip(1).int().argmax(1)
@@ -129,32 +146,159 @@ class ShiftWithinMargins(nn.Module):
         margin = torch.where(forward, after, before)
         steps = (_half_normal(batch, lit.device) * (margin + 1)).floor().long()
         steps = torch.where(forward, steps, -steps) * lit.any(1)
-        return (torch.arange(n, device=lit.device) - steps[:, None]) % n  # what comes around is black
+        return (torch.arange(n, device=lit.device) - steps[:, None]) % n  # what wraps around is black
 
 
-class EraseSquare(nn.Module):
-    """Black out a square of `side` pixels in each image, at a random place at least as far from the border.
-
-    Mazzia et al. 2021: 4×4 pixels.
-    """
+class RandomErasing(nn.Module):
+    """Black out a square of `side` pixels at a random place, at least `side` from the border (Mazzia et al. 2021)."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
         self.side = side
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    def forward(self, images: Images) -> Images:
         """Black out a part of each image."""
         batch, _, height, width = images.shape
-        rows, columns = (self._hit(batch, n, images.device) for n in (height, width))
+        rows, columns = (self._covered(batch, n, images.device) for n in (height, width))
         return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
 
-    def _hit(self, batch: int, n: int, device: torch.device) -> Tensor:
-        """[b n], the rows or columns that the squares cover."""
+    def _covered(self, batch: int, n: int, device: torch.device) -> Tensor:
+        """Return [b n], the rows or columns that the squares cover."""
         first = self.side + torch.randint(n - 3 * self.side + 1, (batch, 1), device=device)
         places = torch.arange(n, device=device)
         return (places >= first) & (places < first + self.side)
 
 
+class RandomStain(nn.Module):
+    """Change amounts and colours of two stains, in optical density; white stays white (Tellez et al. 2018).
+
+    A pixel x has the optical density −ln x, a sum of the stains' colours. Each stain's amount is multiplied by a number
+    from 1 − strength to 1 + strength, one per image; the third, the rest, keeps its amount.
+    """
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.strength = strength
+        stains = torch.tensor(STAINS)
+        self.register_buffer("stains", stains / torch.linalg.vector_norm(stains, dim=1, keepdim=True), persistent=False)
+
+    def forward(self, images: Images) -> Images:
+        """Change each image."""
+        if images.shape[1] != 3:
+            raise CapsellaError(f"stain: must be 0 for images that are not RGB, got {images.shape[1]} channels")
+        batch, stains = len(images), torch.as_tensor(self.stains)
+        density = -images.clamp(min=DARKEST).log()
+        amounts = torch.einsum("bchw,cs->bshw", density, torch.linalg.inv(stains))
+        factors = 1 + self.strength * _uniform(batch, 3, like=images)
+        factors[:, 2] = 1
+        colours = stains + COLOUR_SHARE * self.strength * _uniform(batch, 3, 3, like=images)
+        changed = torch.einsum("bshw,bs,bsc->bchw", amounts, factors, colours)
+        return (-changed).exp().clamp(0, 1)
+
+
+class RandomGamma(nn.Module):
+    """Multiply each colour by a factor, the white balance, and raise all to a power; both are log-uniform."""
+
+    def __init__(self, gamma: float, white_balance: float) -> None:
+        super().__init__()
+        self.gamma, self.white_balance = gamma, white_balance
+
+    def forward(self, images: Images) -> Images:
+        """Change each image."""
+        batch, channels = images.shape[:2]
+        factors = (self.white_balance * _uniform(batch, channels, 1, 1, like=images)).exp()
+        powers = (self.gamma * _uniform(batch, 1, 1, 1, like=images)).exp()
+        return (images * factors).clamp(0, 1) ** powers
+
+
+class RandomZoom(nn.Module):
+    """Magnify or shrink each image by a log-uniform factor up to `factor`; the border's pixels are repeated.
+
+    Shrunk images are sampled bilinearly without antialiasing.
+    """
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, images: Images) -> Images:
+        """Change each image."""
+        scale = (math.log(self.factor) * _uniform(len(images), like=images)).exp()
+        zero = torch.zeros_like(scale)
+        rows = torch.stack([torch.stack([1 / scale, zero, zero], 1), torch.stack([zero, 1 / scale, zero], 1)], 1)
+        return _resample(images, rows, "border")
+
+
+class RandomBlurNoise(nn.Module):
+    """Blur each image by a Gaussian of uniformly drawn standard deviation up to `blur` pixels, and add Gaussian noise.
+
+    The standard deviation of the noise is drawn uniformly up to `noise`.
+    """
+
+    def __init__(self, blur: float, noise: float) -> None:
+        super().__init__()
+        import kornia.augmentation as K
+
+        size = 2 * max(1, math.ceil(3 * blur)) + 1
+        self.noise = noise
+        self.blur = K.RandomGaussianBlur((size, size), (1e-3, blur), border_type="replicate", p=1.0) if blur else None
+
+    def forward(self, images: Images) -> Images:
+        """Change each image."""
+        if self.blur is not None:
+            images = self.blur(images)
+        if self.noise:
+            sd = self.noise * torch.rand(len(images), 1, 1, 1, device=images.device, dtype=images.dtype)
+            images = (images + sd * torch.randn_like(images)).clamp(0, 1)
+        return images
+
+
+class RandomDownscaleJpeg(nn.Module):
+    """Take images with fewer pixels, save them as JPEG, and enlarge them again; half of the batches stay as they are.
+
+    A batch is shrunk by one log-uniform factor from 1 to `downscale`; each image has a uniform quality from `jpeg` to
+    100.
+    """
+
+    def __init__(self, downscale: float, jpeg: int) -> None:
+        super().__init__()
+        self.downscale, self.jpeg = downscale, jpeg
+
+    def forward(self, images: Images) -> Images:
+        """Change the images."""
+        if self.jpeg < 100 and images.shape[1] not in (1, 3):
+            raise CapsellaError(
+                f"jpeg: must be 100 for images that are not grey or RGB, got {images.shape[1]} channels"
+            )
+        share, half = torch.rand(2).tolist()
+        if half < 0.5:
+            return images
+        size = images.shape[2:]
+        fewer = [max(8, round(side / self.downscale**share)) for side in size]
+        small = functional.interpolate(images, fewer, mode="bilinear", antialias=True, align_corners=False)
+        if self.jpeg < 100:
+            small = self._compressed(small)
+        return functional.interpolate(small, size, mode="bicubic", align_corners=False).clamp(0, 1)
+
+    def _compressed(self, images: Images) -> Images:
+        from kornia.enhance import jpeg_codec_differentiable  # takes over a second to import
+
+        quality = self.jpeg + (100 - self.jpeg) * torch.rand(len(images), device=images.device)
+        rgb = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+        compressed: Tensor = jpeg_codec_differentiable(rgb.clamp(0, 1), quality.clamp(max=99))
+        return compressed[:, :1] if images.shape[1] == 1 else compressed
+
+
+def _resample(images: Images, matrices: Float[Tensor, "b 2 3"], padding_mode: str) -> Images:
+    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, padding_mode=padding_mode, align_corners=False)
+
+
+def _uniform(*shape: int, like: Tensor) -> Tensor:
+    """Return numbers drawn uniformly from −1 to 1."""
+    return 2 * torch.rand(shape, device=like.device, dtype=like.dtype) - 1
+
+
 def _half_normal(number: int, device: torch.device) -> Tensor:
-    """Sizes from a normal distribution with standard deviation 1/3, below 1."""
+    """Return sizes from a half-normal distribution with standard deviation 1/3, below 1."""
     return (torch.randn(number, device=device).abs() / 3).clamp(max=0.9999)

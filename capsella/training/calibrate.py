@@ -12,10 +12,10 @@ from capsella.errors import CapsellaError, check_argument
 from capsella.models import ImageClassifier
 from capsella.models.inference import device_of, inference, without_decoder
 from capsella.models.scoring import extract, without_unused_decoder
-from capsella.training.balance import prior_of
-from capsella.training.images import own_splits
+from capsella.training.balance import log_prior_shift
 from capsella.training.precision import kind_of
 from capsella.training.run import RunFolder, load_run
+from capsella.training.run_splits import load_splits
 from capsella.uncertainty import (
     Calibration,
     OODDetector,
@@ -98,7 +98,7 @@ def calibrate_folder(
     """Fit both for the model saved in `folder`, and write calibration.json and ood_detector.safetensors there."""
     model = ImageClassifier.from_pretrained(folder).to(device)
     recipe = RunFolder(folder).read_config()[1]
-    calibration = calibrate_model(model, validation, batch_size, prior_of(recipe, training))
+    calibration = calibrate_model(model, validation, batch_size, log_prior_shift(recipe, training))
     detector = fit_ood_detector(model, training, validation, batch_size)
     write_calibration(model, calibration, folder)
     write_detector(model, detector, folder)
@@ -115,5 +115,5 @@ def calibrate_run(folder: str | Path) -> tuple[Calibration, OODDetector]:
         )
     if run.recipe.data.is_paired:
         raise CapsellaError(f"{folder} is a run on pairs: calibrated probabilities need one class per image")
-    splits, batch_size = own_splits(run, skip_broken=True), run.recipe.batch_size
+    splits, batch_size = load_splits(run, skip_broken=True), run.recipe.batch_size
     return calibrate_folder(folder, splits.train, splits.validation, torch.device(kind_of("auto")), batch_size)

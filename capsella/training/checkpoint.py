@@ -20,9 +20,9 @@ EpochRow = dict[str, float]
 class Progress:
     """How far a training has come.
 
-    epoch: complete epochs. batch: complete batches of the next one, and images: in them. step: optimizer steps in all.
-    history: one row of metrics a complete epoch. best: the row of the epoch whose weights are kept.
-    sums: what has been added up over the epoch in progress.
+    epoch: complete epochs. batch, images: complete batches of the next epoch, and the images in them. step: optimizer
+    steps in all. history: one row of metrics per complete epoch. best: the row of the epoch whose weights are kept.
+    sums: running totals of the epoch in progress.
     """
 
     epoch: int = 0
@@ -33,37 +33,37 @@ class Progress:
     best: EpochRow | None = None
     sums: dict[str, float] = field(default_factory=dict)
 
-    def position(self, steps: int, alone: int) -> float:
-        """How many steps one device alone has done up to here; its epoch has `alone` of them, and this one's `steps`.
+    def position(self, steps: int, single_steps: int) -> float:
+        """Return how many steps a single device would have done up to here.
 
-        Schedules go by it: several devices may have fewer (`epoch_batches`), and go on with a training of one.
+        Its epochs have `single_steps`, and this training's `steps`. Schedules use this number: several devices may have
+        fewer steps (`epoch_batches`), and may go on with a training that one began.
         """
-        return self.epoch * alone + min(self.batch / steps, 1.0) * alone
+        return self.epoch * single_steps + min(self.batch / steps, 1.0) * single_steps
 
-    def of_all(self, processes: int) -> "Progress":
-        """With sums as of all processes, judged by this one's: no process waits for another to write a checkpoint."""
-        return self if processes == 1 else replace(self, sums=_times(self.sums, processes))
+    def over_processes(self, processes: int) -> "Progress":
+        """Return it with the sums of all processes, estimated from this one's: no process waits for a checkpoint."""
+        return self if processes == 1 else replace(self, sums=_scaled(self.sums, processes))
 
     def share_sums(self, processes: int) -> None:
         """Leave each of the processes that go on from a checkpoint its share of the sums."""
         if processes > 1:
-            self.sums = _times(self.sums, 1 / processes)
+            self.sums = _scaled(self.sums, 1 / processes)
 
 
-def _times(sums: dict[str, float], factor: float) -> dict[str, float]:
-    """All but seconds and norms of gradients, which each process has whole."""
-    return {name: value if is_whole(name) else factor * value for name, value in sums.items()}
+def _scaled(sums: dict[str, float], factor: float) -> dict[str, float]:
+    return {name: value if is_global(name) else factor * value for name, value in sums.items()}
 
 
-def is_whole(name: str) -> bool:
-    """Whether each process has a sum whole, as seconds and norms of gradients, and not its own images' part of it."""
+def is_global(name: str) -> bool:
+    """Return whether a sum is already global (seconds, gradient norms) and must not be added over processes."""
     return name == "seconds" or name.startswith("gradient_")
 
 
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, average: AveragedModel | None = None
 ) -> None:
-    """Write weights, optimizer state, progress and, where there is one, the average of the weights: all or nothing."""
+    """Write weights, optimizer state, progress and the average of the weights, if any, as a whole or not at all."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
     if average is not None:
         state["average"] = average.state_dict()
@@ -97,7 +97,7 @@ def load_checkpoint(
 
 
 def read_progress(path: Path) -> Progress:
-    """How far the training of a checkpoint has come.
+    """Read how far the training of a checkpoint has come.
 
     Raises:
         CapsellaError: the file is missing or damaged.
@@ -106,15 +106,10 @@ def read_progress(path: Path) -> Progress:
     try:
         return Progress(**state["progress"])
     except (KeyError, TypeError) as error:
-        raise CapsellaError(f"{path} belongs to another model: it does not say how far its training is") from error
+        raise CapsellaError(f"{path} belongs to another model: it has no progress of a training") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds.
-
-    Raises:
-        CapsellaError: the file is missing or damaged.
-    """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         with zipfile.ZipFile(path) as archive:  # PyTorch compares no checksums: a changed bit would be another weight
@@ -122,15 +117,13 @@ def _read(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{part} has another checksum")
         return state
     except FileNotFoundError as error:
-        began = path.with_name("metrics.csv").exists()
-        lost = "its training cannot go on" if began else "this training never began"
-        raise CapsellaError(f"{path} does not exist: {lost}; start it anew in another folder") from error
+        raise CapsellaError(f"{path} does not exist; train again into another folder") from error
     except MemoryError:
         raise
     except Exception as error:  # damaged bytes raise errors of every kind, whose texts advise to run what is there
         if isinstance(error, OSError) and error.filename is not None:  # the system's; PyTorch's own name no file
             raise
         raise CapsellaError(
-            f"{path} is damaged or cut off, or holds more than a checkpoint's tensors and numbers: the training cannot "
-            "go on from it. Bring the file back from a copy, or train anew into another folder with --out"
+            f"{path} is damaged or cut off, or holds more than a checkpoint's tensors and numbers; restore the file "
+            "from a copy, or train again into another folder with --out"
         ) from error

@@ -1,5 +1,6 @@
-"""Where a training computes: its devices, its processes, and the memory they used."""
+"""Where a training computes: devices, processes, and memory."""
 
+import ctypes
 import os
 import resource
 import signal
@@ -13,14 +14,17 @@ import torch
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.routing import EMRouting
-from capsella.training.checkpoint import is_whole
-from capsella.training.memory import keep_freed_memory
-from capsella.training.options import Machine
+from capsella.training.checkpoint import is_global
+from capsella.training.config import ComputeOptions, Recipe
 from capsella.training.precision import kind_of
-from capsella.training.recipe import Recipe
 
-if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
+if TYPE_CHECKING:  # takes nearly two seconds to import
     from lightning_fabric import Fabric
+
+# From glibc's <malloc.h>.
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+# Bytes: larger arrays are returned to the system at once.
+LARGEST_KEPT = 2**30
 
 
 class World(NamedTuple):
@@ -35,123 +39,117 @@ class World(NamedTuple):
         return self.devices * self.machines
 
 
-def world_of(machine: Machine) -> World:
-    """What torchrun started, where it started this process; else the machine's own devices."""
-    if not _by_torchrun():
-        return World(machine.devices, 1)
+def world_of(compute: ComputeOptions) -> World:
+    """Return what torchrun started, if it started this process; else the devices of `compute`."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return World(compute.devices, 1)
     size, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     return World(devices, size // devices)
 
 
-def check_devices(machine: Machine) -> None:
-    """What is asked for fits what torchrun started.
+def check_devices(compute: ComputeOptions) -> None:
+    """Check that the number of devices fits what torchrun started.
 
     Raises:
-        ValueError: both say how many devices there are, and differ.
+        ArgumentError: it does not.
     """
-    started = world_of(machine).devices
-    fits = machine.devices in (1, started)
-    check_argument(fits, f"be left out under torchrun, which started {started} processes here", devices=machine.devices)
+    started = world_of(compute).devices
+    fits = compute.devices in (1, started)
+    check_argument(fits, f"be left out under torchrun, which started {started} processes here", devices=compute.devices)
 
 
-def check_accelerator(machine: Machine) -> None:
-    """What a training needs is there.
+def check_accelerator(compute: ComputeOptions) -> None:
+    """Check that this machine has the devices.
 
     Raises:
-        ValueError: this machine does not have the devices.
+        ValueError: it does not.
     """
-    _fabric(machine)
+    _fabric(compute)
 
 
-def _fabric(machine: Machine, strategy: str = "auto", precision: Any = None) -> "Fabric":
-    """ValueError: this machine does not have the devices."""
+def _fabric(compute: ComputeOptions, strategy: str = "auto", precision: Any = None) -> "Fabric":
     from lightning_fabric import Fabric
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-    world = world_of(machine)
+    world = world_of(compute)
     try:
         return Fabric(
-            accelerator=kind_of(machine.accelerator),
+            accelerator=kind_of(compute.accelerator),
             devices=world.devices,
             num_nodes=world.machines,
             strategy=strategy,
             precision=precision,
         )
     except (MisconfigurationException, RuntimeError) as error:
-        wanted = f"{world.devices} of {machine.accelerator!r}"
-        raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
+        asked = f"{world.devices} of {compute.accelerator!r}"
+        raise ArgumentError("accelerator, devices", "exist on this machine", asked, str(error)) from error
 
 
-def _by_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def launch(recipe: Recipe, machine: Machine) -> "Fabric":
-    """Devices, threads and precision, which is settled; with several devices, the processes for them.
+def launch(recipe: Recipe, compute: ComputeOptions) -> "Fabric":
+    """Set devices, threads and precision, which must be resolved; start the processes if there are several devices.
 
     Raises:
-        ValueError: this machine does not have the devices, or a batch cannot be shared out evenly among them; processes
-            that come with different precisions.
+        ValueError: this machine lacks the devices, a batch cannot be divided evenly among them, or processes come with
+            different precisions.
     """
-    if recipe.precision == "auto":
-        raise ValueError("precision: must be settled before a launch, by settle_precision, got 'auto'")
-    world = world_of(machine)
+    check_argument(recipe.precision != "auto", "be resolved before a launch", precision=recipe.precision)
+    world = world_of(compute)
     if recipe.batch_size % world.size:
         raise ArgumentError("batch_size", f"be a multiple of all devices = {world.size}", recipe.batch_size)
-    set_threads(machine)
+    set_threads(compute)
     keep_freed_memory()
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
     torch.backends.cudnn.allow_tf32 = recipe.precision != "32-true"  # else a GPU's convolutions have 10 bits of 23
-    fabric = _fabric(machine, "ddp" if world.size > 1 else "auto", recipe.precision)
+    fabric = _fabric(compute, "ddp" if world.size > 1 else "auto", recipe.precision)
     fabric.launch()
     _check_same_numbers(fabric, recipe)
-    _forget_peak_memory(fabric.device)
+    _reset_peak_memory(fabric.device)
     return fabric
 
 
-def set_threads(machine: Machine) -> None:
-    """As many as the machine's options say."""
-    if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
+def set_threads(compute: ComputeOptions) -> None:
+    """Set the number of CPU threads, if the options have one."""
+    if compute.threads is not None:
+        torch.set_num_threads(compute.threads)
 
 
 def _check_same_numbers(fabric: "Fabric", recipe: Recipe) -> None:
-    """ValueError: "auto" is not the same for all processes, on machines of different kinds."""
-
-    def differs(choice: bool) -> bool:
-        return fabric.all_reduce(torch.tensor(float(choice), device=fabric.device), reduce_op="mean") not in (0, 1)
-
+    """Check that "auto" was resolved alike in all processes, which may be on machines of different kinds."""
     routing = recipe.model.options.get("routing")
-    if differs(isinstance(routing, EMRouting) and routing.votes == "bfloat16"):
-        raise ValueError(
-            "votes: must be float32 or bfloat16 where machines train together of which only some multiply bfloat16, "
-            "got 'auto'"
-        )
-    if differs(recipe.precision == "bf16-mixed"):
-        raise ValueError(
-            "precision: must be 32-true or bf16-mixed where machines train together of which only some multiply "
-            "bfloat16 faster, got 'auto'"
-        )
+    choices = {
+        "votes": isinstance(routing, EMRouting) and routing.votes == "bfloat16",
+        "precision": recipe.precision == "bf16-mixed",
+    }
+    for name, choice in choices.items():
+        mean = fabric.all_reduce(torch.tensor(float(choice), device=fabric.device), reduce_op="mean")
+        rule = "not be 'auto' for machines of which only some are fast with bfloat16"
+        check_argument(mean in (0, 1), rule, **{name: "auto"})
 
 
-def starts_training(machine: Machine) -> bool:
-    """Whether this process is the first of those that a training is to have; known before they are launched."""
-    return world_of(machine).size == 1 or is_launched_first()
+def is_first_of_training(compute: ComputeOptions) -> bool:
+    """Return whether this process is the first of a training's processes; known before they are launched."""
+    return world_of(compute).size == 1 or is_launched_first()
 
 
 def is_launched_first() -> bool:
-    """Whether no launcher says that another process comes before this one; known before a training is set up."""
+    """Return whether a launcher, if any, has this process as its first; known before a training is set up."""
     ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
     return next((int(rank) for rank in ranks if rank), 0) == 0
 
 
-@contextmanager
-def ends_with_others(fabric: "Fabric", folder: Path) -> Iterator[None]:
-    """Where one process of several that train together dies, the others end with a sentence, and not with a traceback.
+def is_first_process() -> bool:
+    """Return whether this is the one process that writes and reports, of all that train together."""
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not together or torch.distributed.get_rank() == 0
 
-    They learn of it as their messages to each other fail, or as torchrun ends them.
+
+@contextmanager
+def raise_on_peer_exit(fabric: "Fabric", folder: Path) -> Iterator[None]:
+    """End with a sentence, not a traceback, if another process of the same training dies.
+
+    This process notices because messages to the other fail, or because torchrun ends it.
 
     Raises:
         CapsellaError: another process of the training in `folder` ended.
@@ -159,54 +157,64 @@ def ends_with_others(fabric: "Fabric", folder: Path) -> Iterator[None]:
     if fabric.world_size == 1:
         yield
         return
-    ended = CapsellaError(
-        f"another process of this training ended, so all do; capsella train --resume {folder}, started in the same "
-        "way or with another number of processes, goes on from the last checkpoint"
+    peer_exit = CapsellaError(
+        f"another process of this training ended, so all do; capsella train --resume {folder} goes on from the last "
+        "checkpoint, with any number of processes"
     )
-
-    told = False
+    is_terminated = False
 
     def end(*_: object) -> None:
-        nonlocal told
-        told = True
-        raise ended
+        nonlocal is_terminated
+        is_terminated = True
+        raise peer_exit
 
-    usual = signal.signal(signal.SIGTERM, end)
+    handler = signal.signal(signal.SIGTERM, end)
     try:
         yield
     except RuntimeError as error:
-        # A file of PyTorch's that is not whole when it is left is an error of its own.
-        if told or isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
-            raise ended from error
+        # PyTorch raises an error of its own for a file that is not whole when it is left.
+        if is_terminated or isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
+            raise peer_exit from error
         raise
     finally:
-        signal.signal(signal.SIGTERM, usual)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def folder_of_first(fabric: "Fabric", folder: Path) -> Path:
-    """The folder that the first process chose: another may have seen that one already, and chosen the next."""
+    """Return the folder that the first process chose: another may have seen that one already, and chosen the next."""
     return folder if fabric.world_size == 1 else Path(fabric.broadcast(str(folder)))
 
 
-def is_first_process() -> bool:
-    """Whether this is the one process that writes and reports, of all that train together."""
-    together = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return not together or torch.distributed.get_rank() == 0
-
-
-def sums_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, float]:
-    """Images, errors and losses added up over all devices; seconds and gradients, which each has whole, averaged."""
+def sum_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, float]:
+    """Add images, errors and losses over all devices; average what each has whole (seconds, gradient norms)."""
     world = fabric.world_size
     if world == 1:
         return sums
     total = torch.tensor(list(sums.values()), dtype=torch.float64)
     total = torch.as_tensor(fabric.all_reduce(total, reduce_op="sum"))
     added = dict(zip(sums, total.tolist(), strict=True))
-    return {name: value / world if is_whole(name) else value for name, value in added.items()}
+    return {name: value / world if is_global(name) else value for name, value in added.items()}
 
 
-def _forget_peak_memory(device: torch.device) -> None:
-    """So that `peak_memory_mib` is of this training and not of those before it in the process, where Linux lets it."""
+def keep_freed_memory() -> None:
+    """Let glibc's allocator keep freed memory for the rest of the process.
+
+    By default it asks the system for each array of more than 32 MiB, and returns it when it is freed. A training step
+    frees and allocates the same feature maps again and again, and the system clears every page anew, which takes a
+    quarter of a step of CapsNet. The process then holds its largest memory until it ends.
+
+    This does nothing with another allocator, or if the environment sets the allocator.
+    """
+    if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    allocator = ctypes.CDLL(None)
+    if hasattr(allocator, "mallopt"):  # musl has none
+        allocator.mallopt(MMAP_THRESHOLD, LARGEST_KEPT)
+        allocator.mallopt(TRIM_THRESHOLD, -1)  # never
+
+
+def _reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_mib` count this training and not those before it in the process, if the system allows it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":
@@ -215,10 +223,7 @@ def _forget_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Largest resident memory since `launch`, or what was allocated on the GPU where it is the device.
-
-    What the process held already counts. Where the system cannot count anew, it is the largest since the process began.
-    """
+    """Return the largest memory since `launch`: allocated on a GPU, or resident, including what was held before."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB

@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,25 @@ from jaxtyping import Float
 
 from capsella.data import Splits
 from capsella.environment import environment
-from capsella.errors import ArgumentError, CapsellaError, check_argument
+from capsella.errors import ArgumentError, CapsellaError, check_argument, near_names, pluralize
 from capsella.files import alone_in, read_json, write_json
 from capsella.models import ImageClassifier
-from capsella.training.devices import starts_training
-from capsella.training.logs import read_metrics
-from capsella.training.near_runs import no_run
-from capsella.training.options import Machine
-from capsella.training.recipe import Recipe
-from capsella.training.settle import as_begun
+from capsella.training.config import ComputeOptions, Recipe
+from capsella.training.devices import is_first_of_training
+from capsella.training.metrics import read_metrics
+from capsella.training.recipes import flatten
+from capsella.training.resolve import with_resolved_from
+
+# Most runs, or changed settings, that an error names.
+MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Run:
     """A trained run.
 
-    model: the network with the weights of the epoch that the recipe keeps, in evaluation mode.
-    adapted: what adapted.json holds of a run that was adapted to another laboratory; None of any other.
+    model: the network with the weights of the epoch that the recipe keeps, in evaluation mode. adapted: the contents of
+    adapted.json if the run was adapted to another domain. splits: the images, if this process trained the run.
     """
 
     folder: Path
@@ -38,21 +40,21 @@ class Run:
     model: ImageClassifier
     environment: dict[str, Any]
     adapted: dict[str, Any] | None = None
+    splits: Splits | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run's folder holds, by name. Beside these: model.json, model.safetensors, calibration.json and
-    ood_detector.safetensors.
+    """The files of a run, by name.
 
-    config.json: name, recipe (with what "auto" was), machine, environment, digests of the images. split.csv: which file
-    of a folder was in which split. metrics.csv: a row an epoch. summary.json: the epoch that was kept, seconds, memory;
-    it is there when training is complete. last.ckpt: what a resumed training starts from. test.json: the evaluation of
-    the test images. result.json: all of it for results/; it is there when the run is tested. adapted.json: how the
-    weights of another run were adapted to another laboratory; such a run has no metrics.csv and no summary.json.
-    diverged.json: why a training among several learning rates has no result. events/: TensorBoard's. .lock: the process
-    that trains now. What is measured of the finished run later has a file of its own, as benchmark.json or
-    changed-images.json, which the module that measures it reads and writes.
+    config.json: name, recipe (with "auto" resolved), compute options, environment, digests of the images.
+    split.csv: the split of each file of a folder. metrics.csv: a row per epoch. events/: TensorBoard's.
+    last.ckpt: what a resumed training starts from. model.json, model.safetensors, calibration.json,
+    ood_detector.safetensors: the network and what was fitted to it. summary.json: the kept epoch, seconds, memory; its
+    presence means that training is complete. test.json: the evaluation on the test images. result.json: all of it, for
+    results/; its presence means that the run is tested. adapted.json: how the weights of another run were adapted; such
+    a run has no metrics.csv and no summary.json. diverged.json: why a training has no result. .lock: the process that
+    trains now. Later measurements have files of their own, which their modules read and write.
     """
 
     path: Path
@@ -78,26 +80,26 @@ class RunFolder:
         return self.path / "split.csv"
 
     @property
+    def config(self) -> Path:
+        """config.json."""
+        return self.path / "config.json"
+
+    @property
     def is_trained(self) -> bool:
         """Whether training is complete."""
         return (self.path / "summary.json").exists()
 
-    def share_done(self, epochs: int) -> float:
-        """Of a training of so many epochs, by those that are complete and that it goes on from."""
-        if self.is_trained:
-            return 1.0
-        has_begun = self.metrics.exists() and self.checkpoint.exists()
-        return min(1.0, len(self.read_metrics()["epoch"]) / epochs) if has_begun else 0.0
-
     @property
-    def is_trained_for_good(self) -> bool:
-        """Whether training is complete, and its checkpoint deleted, as those of tables and repeated trainings are.
+    def is_final(self) -> bool:
+        """Whether training is complete and its checkpoint deleted, as the runner does.
 
         Raises:
             CapsellaError: an adapted run, which has no training of its own.
         """
         if self.is_adapted:
-            raise CapsellaError(f"{self.path} holds an adapted run: nothing is left to do; adapt its run anew instead")
+            raise CapsellaError(
+                f"{self.path} holds an adapted run, which cannot be resumed; adapt its run again instead"
+            )
         return self.is_trained and not self.checkpoint.exists()
 
     @property
@@ -107,122 +109,122 @@ class RunFolder:
 
     @property
     def is_adapted(self) -> bool:
-        """Whether the weights are those of another run, adapted to another laboratory."""
+        """Whether the weights are those of another run, adapted to another domain."""
         return (self.path / "adapted.json").exists()
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the training was given up."""
+        """Whether the training diverged and was given up."""
         return (self.path / "diverged.json").exists()
 
-    def alone(self, machine: Machine) -> AbstractContextManager[None]:
-        """No other process trains into this folder meanwhile; of those that train together the first asks for all.
+    def progress(self, epochs: int) -> float:
+        """Return the fraction of `epochs` that is complete."""
+        if self.is_trained:
+            return 1.0
+        has_begun = self.metrics.exists() and self.checkpoint.exists()
+        return min(1.0, len(self.read_metrics()["epoch"]) / epochs) if has_begun else 0.0
+
+    def lock(self, compute: ComputeOptions) -> AbstractContextManager[None]:
+        """Keep other processes from training into this folder; of those that train together, the first takes the lock.
 
         Raises:
-            CapsellaError: one does.
+            BusyError: another process has it.
         """
-        return alone_in(self.path) if starts_training(machine) else nullcontext()
+        return alone_in(self.path) if is_first_of_training(compute) else nullcontext()
 
     def check_unused(self) -> None:
-        """No run is lost.
+        """Check that no run is there, so that none is lost.
 
         Raises:
-            CapsellaError: a run is there already.
+            CapsellaError: there is one.
         """
-        if (self.path / "config.json").exists():
+        if self.config.exists():
             raise CapsellaError(
-                f"{self.path} holds a run already; choose another folder, or continue a training with capsella train "
-                "--resume"
+                f"{self.path} already holds a run; choose another folder, or continue it with capsella train --resume"
             )
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """A run there is of this recipe, or of what this became when it began.
+        """Check that a run there, if any, is of this recipe, with "auto" as it resolved it.
 
         Raises:
-            CapsellaError: a run of another recipe is there.
+            CapsellaError: it is of another recipe; names the fields that differ.
         """
-        if not (self.path / "config.json").exists():
-            return
-        begun = self.read_config()[1]
-        if as_begun(recipe, begun).complete() != begun.complete():
-            raise CapsellaError(
-                f"{self.path} holds a run of another recipe; choose another folder, or move that one away"
-            )
+        if self.config.exists():
+            begun = self.read_config()[1]
+            now = with_resolved_from(recipe, begun)
+            check_same_settings(self.path, flatten(begun.complete()), flatten(now.complete()))
 
     def write_config(
-        self, name: str, recipe: Recipe, machine: Machine, images: Mapping[str, str] | None = None
+        self, name: str, recipe: Recipe, compute: ComputeOptions, images: Mapping[str, str] | None = None
     ) -> None:
-        """The complete recipe, what it runs on, from where its paths count, and the digests of its images."""
-        values = {"name": name, "recipe": recipe.to_dict(), "machine": machine.to_dict(), "environment": environment()}
-        values["begun_in"] = str(Path.cwd())
+        """Write the recipe, where it runs, the folder that its paths start from, and the digests of its images."""
+        values: dict[str, Any] = {"name": name, "recipe": recipe.to_dict(), "compute": compute.to_dict()}
+        values |= {"environment": environment(), "begun_in": str(Path.cwd())}
         (self.path / "diverged.json").unlink(missing_ok=True)  # of a training before this one
-        write_json(self.path / "config.json", values | ({} if images is None else {"images": dict(images)}))
+        write_json(self.config, values | ({} if images is None else {"images": dict(images)}))
 
     def images(self) -> dict[str, str] | None:
-        """The digests of its images when the training began; None of one from before they were kept, or in no file."""
-        if not (self.path / "config.json").exists():
-            return None
-        found: dict[str, str] | None = json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("images")
-        return found
+        """Read the digests of the images when the training began; None if the run has none."""
+        digests: dict[str, str] | None = dict(read_json(self.config)).get("images") if self.config.exists() else None
+        return digests
 
     def check_images(self, splits: Splits) -> None:
-        """The images that the training saw are those of its beginning: else it would be tested on what it learned.
+        """Check that the images are those of the training's beginning, else it would be tested on what it learned.
 
         Raises:
-            CapsellaError: a file was added, removed or renamed, or another class given, since the training began.
+            CapsellaError: a file was added, removed, renamed or changed, or got another class.
         """
         before, now = self.images(), splits.digests()
         if before is None or before == now:
             return
-        were, are = (", ".join(f"{of[name].split()[0]} {name}" for name in now) for of in (before, now))
+        were, are = (", ".join(f"{digests[name].split()[0]} {name}" for name in now) for digests in (before, now))
         counts = f"{were} images then, {are} now" if were != are else f"{are} images, but others"
         raise CapsellaError(
             f"{self.path}: {splits.name} has changed since this training began ({counts}), so images that it learned "
-            "from would be tested; put back the files as they were, or train anew"
+            "from would be tested; put the files back as they were, or train again"
         )
 
-    def forget_start(self) -> None:
-        """A training that ended before its first checkpoint left nothing to resume: it may begin anew."""
-        (self.path / "config.json").unlink(missing_ok=True)
+    def discard_unstarted(self) -> None:
+        """Forget a training that ended before its first checkpoint, so that it can begin again."""
+        self.config.unlink(missing_ok=True)
 
     def read_config(self) -> tuple[str, Recipe, dict[str, Any]]:
-        """Name, recipe and environment.
+        """Read name, recipe and environment.
 
-        Paths of images that are not here are those from the folder in which the training began, where they are there.
+        Paths of images that do not exist here are those from the folder in which the training began, if they exist
+        there.
 
         Raises:
             CapsellaError: missing or damaged.
         """
-        path = self.path / "config.json"
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-            recipe = _found(Recipe.from_dict(config["recipe"]), Path(config.get("begun_in", "")))
-            return config["name"], recipe, config["environment"]
+            values = json.loads(self.config.read_text(encoding="utf-8"))
+            recipe = _with_paths_from(Path(values.get("begun_in", "")), Recipe.from_dict(values["recipe"]))
+            return values["name"], recipe, values["environment"]
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CapsellaError(no_run(self.path)) from error
+            raise CapsellaError(_no_run(self.path)) from error
         except CapsellaError as error:
-            raise CapsellaError(f"{path}: {error}") from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CapsellaError(f"{path} is damaged: {error!r}") from error
+            raise CapsellaError(f"{self.config}: {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
 
-    def read_machine(self) -> Machine:
-        """Where the run was trained; of a run from before this was kept, the default.
+    def read_compute(self) -> ComputeOptions:
+        """Read where the run was trained.
 
         Raises:
             CapsellaError: damaged.
         """
         try:
-            return Machine(**json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("machine", {}))
-        except (ValueError, TypeError) as error:
-            raise CapsellaError(f"{self.path / 'config.json'} is damaged: {error!r}") from error
+            return ComputeOptions(**json.loads(self.config.read_text(encoding="utf-8"))["compute"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
 
-    def write_machine(self, machine: Machine) -> None:
-        """Where the run goes on, in place of where it was trained until now."""
-        path = self.path / "config.json"
-        write_json(path, json.loads(path.read_text(encoding="utf-8")) | {"machine": machine.to_dict()})
+    def write_compute(self, compute: ComputeOptions) -> None:
+        """Replace where the run was trained by where it goes on."""
+        write_json(self.config, dict(read_json(self.config)) | {"compute": compute.to_dict()})
 
     def read_metrics(self) -> dict[str, Float[np.ndarray, " epochs"]]:
-        """The columns of metrics.csv; an empty cell is not-a-number.
+        """Read the columns of metrics.csv; an empty cell is NaN.
 
         Raises:
             CapsellaError: missing, empty or damaged.
@@ -230,7 +232,7 @@ class RunFolder:
         return read_metrics(self.metrics)
 
     def read(self, name: str) -> dict[str, Any]:
-        """One of the JSON files, as "summary" or "result".
+        """Read one of the JSON files, e.g. "summary" or "result".
 
         Raises:
             CapsellaError: missing or damaged.
@@ -238,12 +240,24 @@ class RunFolder:
         return dict(read_json(self.path / f"{name}.json"))
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
-        """One of the JSON files."""
+        """Write one of the JSON files."""
         write_json(self.path / f"{name}.json", dict(values))
 
 
+def check_same_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that the contents of `folder` were made with these settings.
+
+    Raises:
+        CapsellaError: they were made with others; names those that differ.
+    """
+    if changed := [name for name in {**before, **now} if before.get(name) != now.get(name)]:
+        shown = ", ".join(f"{name} {before.get(name)!r}, not {now.get(name)!r}" for name in changed[:MOST_NAMED])
+        more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+        raise CapsellaError(f"{folder} has other settings: {shown}{more}; choose another folder")
+
+
 def new_run_folder(runs: Path, name: str) -> Path:
-    """`runs/name`, or `runs/name-2`, `-3`, … where a run has that name already."""
+    """Return `runs/name`, or `runs/name-2`, `-3`, … if that exists."""
     number = 1
     while (folder := runs / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1
@@ -251,49 +265,61 @@ def new_run_folder(runs: Path, name: str) -> Path:
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """What several runs are called: each by the end of its path that no other has, mostly the folder's name.
+    """Return short unique names of several runs: the shortest end of each path that no other has.
 
     Raises:
-        ValueError: no folder, or one twice.
+        ArgumentError: no folder, or one twice.
 
     >>> run_names([Path("/seven/run"), Path("/eight/run"), Path("/eight/cnn")])
     ['seven/run', 'eight/run', 'cnn']
     """
     check_argument(bool(folders), "name the folder of at least one run", runs=list(folders))
-    parts = [folder.resolve().parts for folder in folders]
-    if len(set(parts)) < len(parts):
+    paths = [folder.resolve().parts for folder in folders]
+    if len(set(paths)) < len(paths):
         raise ArgumentError("runs", "each be named once", ", ".join(map(str, folders)))
     names = []
-    for own in parts:
-        alone = (k for k in range(1, len(own) + 1) if [other[-k:] for other in parts].count(own[-k:]) == 1)
-        names.append(str(Path(*own[-next(alone) :])))
+    for path in paths:
+        unique = (k for k in range(1, len(path) + 1) if [other[-k:] for other in paths].count(path[-k:]) == 1)
+        names.append(str(Path(*path[-next(unique) :])))
     return names
 
 
 def load_run(folder: str | Path) -> Run:
-    """A run with the weights that were kept.
+    """Load a run with the weights that were kept.
 
     Raises:
-        CapsellaError: not a run folder, or one that is only half written (says what is missing).
+        CapsellaError: not a run folder, or one that is only half written (names what is missing).
     """
     folder = Path(folder)
-    name, recipe, measured_on = RunFolder(folder).read_config()
-    if RunFolder(folder).checkpoint.exists() and not (folder / "model.json").exists():
-        on = f"capsella train --resume {shlex.quote(str(folder))} goes on"
-        raise CapsellaError(f"{folder}: this training has kept no weights yet; {on}")
+    files = RunFolder(folder)
+    name, recipe, trained_on = files.read_config()
+    if files.checkpoint.exists() and not (folder / "model.json").exists():
+        command = f"capsella train --resume {shlex.quote(str(folder))}"
+        raise CapsellaError(f"{folder} has no weights yet: its first epoch is not complete; {command} goes on")
     model = ImageClassifier.from_pretrained(folder).eval()
-    adapted = RunFolder(folder).read("adapted") if RunFolder(folder).is_adapted else None
-    return Run(folder, name, recipe, model, measured_on, adapted)
+    return Run(folder, name, recipe, model, trained_on, files.read("adapted") if files.is_adapted else None)
 
 
-def _found(recipe: Recipe, begun_in: Path) -> Recipe:
-    """With the paths of its images as they are from here."""
+def _no_run(folder: Path) -> str:
+    """Return the error for a folder without a run; it names runs inside, or one with a similar name beside it."""
+    text = f"{folder} is not a run folder: it has no config.json"
+    if inside := _runs_in(folder):
+        more = ", …" if len(inside) > MOST_NAMED else ""
+        return f"{text}; it holds {pluralize(len(inside), 'run')}: {', '.join(map(str, inside[:MOST_NAMED]))}{more}"
+    if beside := _runs_in(folder.parent):
+        holds = f"{folder.parent} holds {pluralize(len(beside), 'run')}"
+        return f"{text}; {near_names(folder.name, [run.name for run in beside], holds)}"
+    return text
 
-    def here(given: str) -> str:  # as it was written, if it has not moved: recipes are compared
-        return str(begun_in / given) if not Path(given).exists() and (begun_in / given).exists() else given
 
-    backbone, data = recipe.model.options.get("backbone"), recipe.data.with_paths_from(begun_in)
+def _runs_in(folder: Path) -> list[Path]:
+    return sorted(file.parent for file in folder.glob("*/config.json"))
+
+
+def _with_paths_from(begun_in: Path, recipe: Recipe) -> Recipe:
+    """Return the recipe with paths that exist from here; paths that do stay as written, since recipes are compared."""
+    data, backbone = recipe.data.with_paths_from(begun_in), recipe.model.options.get("backbone")
     recipe = recipe if data == recipe.data else replace(recipe, data=data)
-    if isinstance(backbone, str) and "/" in backbone:
-        return recipe.with_model(backbone=here(backbone))
+    if isinstance(backbone, str) and "/" in backbone and not Path(backbone).exists() and (begun_in / backbone).exists():
+        recipe = recipe.with_model(backbone=str(begun_in / backbone))
     return recipe

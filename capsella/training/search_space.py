@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from capsella.errors import CapsellaError, check_argument, near_names
 from capsella.models.base import model_function
 from capsella.routing import DynamicRouting, EMRouting, Routing
-from capsella.training.command_line import leaves
-from capsella.training.recipe import Recipe
+from capsella.training.config import Recipe
+from capsella.training.recipes import flatten
 
 Label = bool | int | float | str | None  # how a study stores a value
 # Fields that all candidates share: which images they learn from, how they are judged, and for how long.
@@ -148,7 +148,7 @@ Choice(values=('margin', 'spread'))})
         """
         if not self.fields:
             raise CapsellaError("space: must name at least one field of the recipe")
-        known = {path: value for path, value in leaves(recipe.complete()).items() if not _is_shared(path)}
+        known = {path: value for path, value in flatten(recipe.complete()).items() if not _is_shared(path)}
         for path, values in self.fields.items():
             if _is_shared(path):
                 raise CapsellaError(f"space: {path} must be the same for every candidate")
@@ -166,7 +166,7 @@ Choice(values=('margin', 'spread'))})
 
     def point_of(self, recipe: Recipe) -> dict[str, Label]:
         """Return the recipe's own point of the space, as labels."""
-        known = leaves(recipe.complete())
+        known = flatten(recipe.complete())
         return {path: values.label(known[path]) for path, values in self.fields.items()}
 
     def recipe_at(self, recipe: Recipe, point: Mapping[str, Label]) -> Recipe:

@@ -1,4 +1,4 @@
-"""What an epoch's weights are worth: loss and error on held-out images, how the routing does, whether to stop there."""
+"""Validation after each epoch: loss, errors, routing diagnostics, which epoch is kept, and when training stops."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,18 @@ from capsella.losses import LossOptions, count_errors, strongest, total_loss
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
 from capsella.training.checkpoint import EpochRow, Progress
+from capsella.training.config import Recipe
 from capsella.training.devices import peak_memory_mib
-from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Validation images, evenly spread, that the routing diagnostics of an epoch look at.
+# Validation images, evenly spread, for the routing diagnostics of an epoch.
 DIAGNOSED = 32
 
 
 class Validation(NamedTuple):
-    """Mean loss; error in per cent; of each class the share that was not found, in the mean, in per cent."""
+    """Mean loss; error in per cent; balanced error in per cent, the mean over classes of images not found."""
 
     loss: float
     error: float
@@ -33,24 +33,23 @@ class Validation(NamedTuple):
 def validate(
     model: ImageClassifier, images: LabelledImages, loss: LossOptions, batch_size: int, fabric: "Fabric"
 ) -> Validation:
-    """Loss and errors of a set; every device computes all of it."""
+    """Return loss and errors of a set; every device computes all of it."""
     total, errors = 0.0, 0
-    images_of, found_of = (torch.zeros(len(images.classes), device=fabric.device) for _ in range(2))
-    for part, labels, parts in batches(images, batch_size, device=fabric.device):
+    counts, correct = (torch.zeros(len(images.classes), device=fabric.device) for _ in range(2))
+    for pixels, labels, parts in batches(images, batch_size, device=fabric.device):
         with fabric.autocast():
-            output = model(part, labels)
-        total += float(total_loss(output, part, labels, loss, parts=parts).total) * len(labels)
+            output = model(pixels, labels)
+        total += float(total_loss(output, pixels, labels, loss, parts=parts).total) * len(labels)
         errors += count_errors(output.activations, labels)
-        found = labels[strongest(output.activations, labels) == labels]
-        images_of += labels.flatten().bincount(minlength=len(images_of))
-        found_of += found.bincount(minlength=len(found_of))
-    recall = (found_of / images_of)[images_of > 0]
+        counts += labels.flatten().bincount(minlength=len(counts))
+        correct += labels[strongest(output.activations, labels) == labels].bincount(minlength=len(correct))
+    recall = (correct / counts)[counts > 0]
     return Validation(total / len(images), 100 * errors / len(images), 100 * (1 - float(recall.double().mean())))
 
 
 @torch.no_grad()
 def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.device) -> EpochRow:
-    """Coupling entropy after the last iteration and dead capsules of each routed layer."""
+    """Return the coupling entropy after the last iteration and the share of dead capsules of each routed layer."""
     few, *_ = next(batches(images, DIAGNOSED, order=evenly(len(images), DIAGNOSED), device=device))
     with record() as traces:
         model(few)
@@ -60,72 +59,66 @@ def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.de
     return row
 
 
-def is_to_keep(recipe: Recipe, row: EpochRow, best: EpochRow | None) -> bool:
-    """Lower validation error, balanced where the recipe balances the classes, or an equal one with a lower loss.
+def selection_metric(recipe: Recipe) -> str:
+    """Return the column of metrics.csv whose minimum chooses the epoch: the error, balanced if classes are balanced."""
+    return "validation_error" if recipe.balance == "none" else "validation_balanced_error"
 
-    The first epoch is, where `keep` says so every epoch, and the one at whose error training stops.
+
+def is_better(recipe: Recipe, row: EpochRow, best: EpochRow | None) -> bool:
+    """Return whether an epoch's weights replace the kept ones: a lower error or, at an equal error, a lower loss.
+
+    Every epoch does if the recipe keeps the last, and so does the one that reaches the target error.
     """
-    keys = (kept_by(recipe), "validation_loss")
+    keys = (selection_metric(recipe), "validation_loss")
     return (
         best is None
         or recipe.keep == "last"
-        or reaches(recipe, row)
+        or reaches_target(recipe, row)
         or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
     )
 
 
-def kept_by(recipe: Recipe) -> str:
-    """The column of metrics.csv by whose least number an epoch is kept."""
-    return "validation_error" if recipe.balance == "none" else "validation_balanced_error"
+def reaches_target(recipe: Recipe, row: EpochRow) -> bool:
+    """Return whether an epoch reaches `stop_at_error`; never if the recipe has none."""
+    target = recipe.stop_at_error
+    return target is not None and row[f"{recipe.stop_on}_error"] <= target
 
 
-def best_validation(summary: Mapping[str, Any]) -> tuple[float, float]:
-    """Of what `summary_of` wrote: the validation error that chose the epoch, in per cent, and its validation loss."""
-    best = summary["best"]
-    return best[summary.get("kept_by", "validation_error")], best["validation_loss"]
-
-
-def reaches(recipe: Recipe, row: EpochRow) -> bool:
-    """Whether an epoch's error is the one to stop at; never where the recipe names none."""
-    stop = recipe.stop_at_error
-    return stop is not None and row[f"{recipe.stop_on}_error"] <= stop
-
-
-def is_over(recipe: Recipe, progress: Progress) -> bool:
-    """Whether the last epoch is done, validation has stopped getting better, or the error to stop at is reached."""
+def is_finished(recipe: Recipe, progress: Progress) -> bool:
+    """Return whether the last epoch is done, patience is used up, or the target error is reached."""
     best, patience = progress.best, recipe.patience
     if best is None:
         return False
     out_of_patience = patience is not None and progress.epoch - best["epoch"] >= patience
-    return out_of_patience or reaches(recipe, best) or progress.epoch >= recipe.epochs
+    return out_of_patience or reaches_target(recipe, best) or progress.epoch >= recipe.epochs
+
+
+def best_validation(summary: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the validation error that chose the epoch, in per cent, and its validation loss, from summary.json."""
+    best = summary["best"]
+    return best[summary.get("kept_by", "validation_error")], best["validation_loss"]
 
 
 def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str], device: torch.device) -> dict[str, Any]:
-    """summary.json: which epoch was kept, and the cost: seconds of training without validation, memory.
+    """Return the contents of summary.json: the kept epoch, seconds of training without validation, memory.
 
-    `broken`: the files that were left out. `device`: whose memory counts.
+    broken: files that were left out. device: whose memory counts.
     """
-    history = progress.history
+    history, best = progress.history, progress.best or progress.history[-1]
+    stopped = {
+        "at_error": recipe.stop_at_error,
+        "on": recipe.stop_on,
+        "reached": reaches_target(recipe, best),
+        "epoch": best["epoch"],
+        "error": best.get(f"{recipe.stop_on}_error"),
+    }
     return {
         "best": progress.best,
-        "kept_by": kept_by(recipe),
+        "kept_by": selection_metric(recipe),
         "epochs": progress.epoch,
         "seconds": sum(row["seconds"] for row in history),
         "images_per_second": statistics.median_high(row["images_per_second"] for row in history),
         "peak_memory_mib": peak_memory_mib(device),
-        "stopped": _stopped(recipe, progress.best or history[-1]),
+        "stopped": None if recipe.stop_at_error is None else stopped,
         "broken_images": list(broken),
-    }
-
-
-def _stopped(recipe: Recipe, best: EpochRow) -> dict[str, float | str | bool] | None:
-    """For summary.json: where training stopped, or that it never got there; None where it was not to stop."""
-    if recipe.stop_at_error is None:
-        return None
-    return {
-        "at_error": recipe.stop_at_error,
-        "on": recipe.stop_on,
-        "reached": reaches(recipe, best),
-        "epoch": best["epoch"],
-        "error": best[f"{recipe.stop_on}_error"],
     }

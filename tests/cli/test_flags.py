@@ -18,14 +18,14 @@ from capsella.models import base, list_models, model_function
 from capsella.papers import get_recipe, list_recipes
 from capsella.ray_cluster import Place
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
-from capsella.training import Machine, ModelOptions
-from capsella.training.command_line import command
+from capsella.training import ComputeOptions, ModelOptions
+from capsella.training.recipes import train_command
 
 
 def parse(line: str) -> Train:
     """What `capsella train …` would train."""
     _, _, name, *words = shlex.split(line)
-    recipe, words = prepare(get_recipe(name), words, Train, Machine, Place)
+    recipe, words = prepare(get_recipe(name), words, Train, ComputeOptions, Place)
     with plain_defaults():
         return tyro.cli(Train, default=Train(recipe), args=words)
 
@@ -53,7 +53,7 @@ def test_options_of_a_network_that_may_be_none():
     assert parsed("--model=hinton2018_cnn --model.crop=12").model.options["crop"] == 12
     assert parsed("--model.crop None", "hinton2018-smallnorb").model.options["crop"] is None
     assert parsed("--class-weight-sd 0.5", "mazzia2021-mnist").model.options["class_weight_sd"] == 0.5
-    assert parse(command("demo", cut)).recipe == cut
+    assert parse(train_command("demo", cut)).recipe == cut
     with pytest.raises(SystemExit):
         parsed("--model.crop large", "hinton2018-smallnorb")
 
@@ -87,7 +87,7 @@ def test_flags_that_are_no_fields_of_the_recipe():
     options = parse("capsella train demo --out my/run --seeds 3 --seed 5")
     assert (options.out, options.seeds, options.recipe.seed) == (Path("my/run"), 3, 5)
     options = parse("capsella train demo --threads 1 --checkpoint-seconds 9")
-    assert (options.machine.threads, options.machine.checkpoint_seconds) == (1, 9)
+    assert (options.compute.threads, options.compute.checkpoint_seconds) == (1, 9)
 
 
 def test_a_switch_and_a_field_of_the_same_name():
@@ -115,7 +115,7 @@ def test_another_source_leaves_the_recipes_folder_behind():
 def test_several_laboratories():
     recipe = parsed("--data lab-a/,lab-b/ --epochs 2", "images-cells-efficient")
     assert (recipe.data.domains, recipe.epochs) == (("lab-a/", "lab-b/"), 2)
-    assert parse(command("images-cells-efficient", recipe)).recipe == recipe
+    assert parse(train_command("images-cells-efficient", recipe)).recipe == recipe
 
 
 def test_another_network_brings_its_options_and_its_loss():
@@ -148,19 +148,19 @@ def test_another_routing_brings_its_options():
 
 def test_the_command_tells_what_differs():
     recipe = get_recipe("demo")
-    assert command("demo", recipe) == "capsella train demo"
+    assert train_command("demo", recipe) == "capsella train demo"
     recipe = dataclasses.replace(recipe, epochs=3).with_model(reconstruction=False)
-    assert command("demo", recipe) == "capsella train demo --model.no-reconstruction --epochs 3"
+    assert train_command("demo", recipe) == "capsella train demo --model.no-reconstruction --epochs 3"
     recipe = dataclasses.replace(recipe, model=recipe.complete().model.with_routing("uniform"))
-    assert command("demo", recipe).startswith("capsella train demo --routing uniform --model.no-reconstruction")
-    assert command("mine", recipe) == "capsella train config.json"
+    assert train_command("demo", recipe).startswith("capsella train demo --routing uniform --model.no-reconstruction")
+    assert train_command("mine", recipe) == "capsella train config.json"
 
 
 def test_a_network_whose_default_differs_from_the_recipes_value():
     """The demo reconstructs and the matrix network does not; the command must say that this one does."""
     recipe = get_recipe("demo").with_network("hinton2018_matrix_capsnet_small")
     recipe = recipe.with_model(reconstruction=True)
-    assert parse(command("demo", recipe)).recipe == recipe
+    assert parse(train_command("demo", recipe)).recipe == recipe
 
 
 texts = st.text(st.sampled_from("ab1 '\"$(-)=.é"), min_size=1).filter(lambda text: not text.startswith("-"))
@@ -219,4 +219,4 @@ def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstr
             )
         else:
             recipe = dataclasses.replace(recipe, **{field: value})
-    assert parse(command(name, recipe)).recipe == recipe
+    assert parse(train_command(name, recipe)).recipe == recipe

@@ -7,7 +7,8 @@ import shutil
 import pytest
 from PIL import Image
 
-from capsella.cli import main, repeated
+from capsella.cli import main
+from capsella.experiments import runner
 from tests.cli.conftest import NARROW
 from tests.trained import SHORT
 
@@ -43,7 +44,7 @@ def test_every_image_is_tested_once(folded):
 
 def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch):
     words = ["train", "images-capsnet", images, *QUICK, "--folds", 3, "--out", tmp_path / "f"]
-    usual, trained = repeated.trained_run, []
+    usual, trained = runner.train_or_resume, []
 
     def stopped(recipe, folder, *arguments):
         if len(trained) == 2:
@@ -51,7 +52,7 @@ def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch)
         trained.append(folder)
         return usual(recipe, folder, *arguments)
 
-    monkeypatch.setattr(repeated, "trained_run", stopped)
+    monkeypatch.setattr(runner, "train_or_resume", stopped)
     interrupted = cli(*words)
     assert interrupted.code == 130
     assert "the same command goes on" in interrupted.out
@@ -71,7 +72,7 @@ def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch)
 
 def test_a_file_that_arrives_between_folds_is_an_error(cli, images, tmp_path, monkeypatch):
     """Else the folds would overlap: one image would be tested twice, another never."""
-    usual, own = repeated.trained_run, tmp_path / "own"
+    usual, own = runner.train_or_resume, tmp_path / "own"
     shutil.copytree(images, own)
     copy = next(own.rglob("*.png"))
 
@@ -80,7 +81,7 @@ def test_a_file_that_arrives_between_folds_is_an_error(cli, images, tmp_path, mo
         Image.open(copy).transpose(Image.Transpose.ROTATE_90).save(copy.with_name("late.png"))
         return run
 
-    monkeypatch.setattr(repeated, "trained_run", followed_by_a_file)
+    monkeypatch.setattr(runner, "train_or_resume", followed_by_a_file)
     answer = cli("train", "images-capsnet", own, *QUICK, "--folds", 3, "--out", tmp_path / "f")
     assert answer.code == 1
     assert "own has changed since this training began" in answer.err

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 from rich.console import Console
 
-from capsella.training import Machine, resume, train
+from capsella.training import ComputeOptions, resume, train
 from capsella.training.run import RunFolder
 from tests.cli.conftest import CAPSNET
 
@@ -70,7 +70,7 @@ def test_its_processes_train_one_network_and_another_number_goes_on(cli, images,
 
     paused = tmp_path / "paused"
     _, recipe, _ = RunFolder(tmp_path / "one").read_config()
-    train(recipe, paused, machine=Machine(accelerator="cpu"), console=Console(quiet=True), until=1)
+    train(recipe, paused, compute=ComputeOptions(accelerator="cpu"), console=Console(quiet=True), until=1)
     process = torchrun("train", "--resume", paused)
     _, err = process.communicate(timeout=500)
     assert process.returncode == 0, err

@@ -61,7 +61,7 @@ def test_the_default_folder_is_numbered_and_an_existing_one_refused(cli, images,
     before = (trained / "config.json").read_bytes()
     answer = cli("train", *CAPSNET, "--path", images, *SHORT, "--out", trained)
     assert answer.code == 1
-    assert f"{trained} holds a run already; choose another folder, or continue" in answer.err
+    assert str(trained) in answer.err
     assert (trained / "config.json").read_bytes() == before
 
 
@@ -91,7 +91,7 @@ def test_seeds_are_averaged(cli, images, tmp_path):
     assert list(found) == ["4", "5", "6"]
     other = cli("train", *CAPSNET, "--path", images, *SHORT, "--epochs", 2, "--seeds", 2, "--seed", 4, "--out", folder)
     assert other.code == 1
-    assert "holds a run of another recipe" in other.err
+    assert "epochs" in other.err
 
 
 def spawn(*words):

@@ -48,7 +48,7 @@ def test_an_interrupted_training_is_told_wherever_it_is_used(cli, interrupted, i
         assert said in answer.err
     assert cli("train", "--resume", folder, "--epochs", 9).code == 2
     assert cli("train", "--resume", folder, "--threads", 1).code == 0
-    assert RunFolder(folder).read_machine().threads == 1
+    assert RunFolder(folder).read_compute().threads == 1
     assert "interrupted" not in cli("evaluate", folder).err
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from capsella.compare import ComparisonOptions, make_plan, trained
 from capsella.data.split.table import read_split_file
-from capsella.grid import grid
+from capsella.experiments import runner as grid
 from capsella.training import TrainingDivergedError
 from tests.compare.made import FLAGS, NETWORKS, WHOLE, call
 
@@ -104,8 +104,8 @@ class TestDone:
 
     def test_called_again_it_reads(self, done, images, monkeypatch, capsys):
         before = json.loads((done / "compare.json").read_text(encoding="utf-8"))
-        monkeypatch.setattr("capsella.grid.run.train", None)
-        monkeypatch.setattr("capsella.grid.run.resume", None)
+        monkeypatch.setattr("capsella.experiments.fit.train", None)
+        monkeypatch.setattr("capsella.experiments.fit.resume", None)
         call(images, *FLAGS, "--out", done)
         after = json.loads((done / "compare.json").read_text(encoding="utf-8"))
         for network in (*before["networks"], *after["networks"]):
@@ -139,7 +139,7 @@ def test_seeds_are_added_and_the_latency_is_judged_anew(images, done, tmp_path):
 
 
 def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):
-    real, calls = grid.trained_run, []
+    real, calls = grid.train_or_resume, []
 
     def interrupted(recipe, folder, name, console, machine):
         calls.append(folder.name)
@@ -147,7 +147,7 @@ def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(recipe, folder, name, console, machine)
 
-    monkeypatch.setattr(grid, "trained_run", interrupted)
+    monkeypatch.setattr(grid, "train_or_resume", interrupted)
     flags = (*WHOLE, "--sizes", "1")  # the halves have no part in the verdict
     with pytest.raises(SystemExit):
         call(images, *flags, "--out", tmp_path / "c")
@@ -176,13 +176,13 @@ def test_a_rate_that_diverges_is_not_chosen(images, tmp_path, monkeypatch):
         best = {"validation_error": 50 - 1000 * rate, "validation_loss": 1.0, "epoch": 1}
         (folder / "summary.json").write_text(json.dumps({"best": best, "seconds": 1.0}))
 
-    monkeypatch.setattr(grid, "trained_run", fake)
+    monkeypatch.setattr(grid, "train_or_resume", fake)
     options = ComparisonOptions(
         images, models=(*NETWORKS, "sabour2017_cnn"), seeds=(0, 7), sizes=(1,), out=tmp_path / "c"
     )
     plan = make_plan(options)
     networks, champions = trained.train_all(plan, Console(quiet=True))
-    assert [one.search.rate for one in networks] == [1e-3, 1e-3, 9e-5]
+    assert [one.search.best for one in networks] == [1e-3, 1e-3, 9e-5]
     assert networks[0].search.tried[3e-3].error == float("inf")
     assert champions["CNN"].candidate.network == "sabour2017_cnn"  # the other diverged with a seed
     again, _ = trained.train_all(plan, Console(quiet=True))

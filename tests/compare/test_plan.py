@@ -11,8 +11,8 @@ from capsella.compare import ComparisonOptions, compare, make_plan, trained
 from capsella.compare.networks import GROUPS, names_of, suited
 from capsella.compare.plan import begin
 from capsella.errors import BusyError, CapsellaError
+from capsella.experiments import runner as grid
 from capsella.files import alone_in
-from capsella.grid import grid
 from capsella.models import create_model
 from capsella.papers import list_recipes
 from capsella.papers.own_images import recipe_for
@@ -147,7 +147,7 @@ class TestErrors:
         def diverge(recipe, folder, name, console, machine):
             raise TrainingDivergedError("the loss is nan")
 
-        monkeypatch.setattr(grid, "trained_run", diverge)
+        monkeypatch.setattr(grid, "train_or_resume", diverge)
         plan = make_plan(ComparisonOptions(images, models=NETWORKS, rates=1, sizes=(1,), out=tmp_path))
         with pytest.raises(CapsellaError, match="capsules"):
             trained.train_all(plan, Console(quiet=True))

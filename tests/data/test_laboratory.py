@@ -27,7 +27,7 @@ from capsella.data.laboratory import common_classes
 from capsella.data.split.make import ReadSource
 from capsella.errors import CapsellaError
 from capsella.papers.own_images import images_efficient
-from capsella.training.balance import order_of, settle_balance
+from capsella.training.balance import epoch_rows, resolve_balance
 
 SIZE = 32
 
@@ -183,9 +183,9 @@ class TestSeveralInOneTraining:
     def test_each_class_of_each_is_drawn_as_often(self, together):
         recipe = replace(images_efficient(), data=together, epoch_images=400)
         train = load_data(together).train
-        recipe, choice = settle_balance(recipe, train)
+        recipe, choice = resolve_balance(recipe, train)
         assert str(choice) == "auto → sampling: each class of each laboratory is drawn as often"
-        order = order_of(recipe, train, torch.Generator().manual_seed(0))
+        order = epoch_rows(recipe, train, torch.Generator().manual_seed(0))
         cells = 2 * train.metadata["laboratory"] + train.labels
         assert cells.bincount().tolist() != [100] * 4
         assert cells[order].bincount().tolist() == [100] * 4

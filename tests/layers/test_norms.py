@@ -18,7 +18,7 @@ from capsella.layers import (
 )
 from capsella.layers.norms import NormaliseCapsules, NormaliseTypes, norm_layer
 from capsella.routing import ROUTINGS, EMRouting, LogisticRouting, VariationalRouting, record
-from capsella.training.average import average_of
+from capsella.training.step import exponential_average
 from capsella.types import Capsules, ScoredCapsules
 
 LOGISTIC = sorted(name for name, routing in ROUTINGS.items() if issubclass(routing, LogisticRouting))
@@ -134,7 +134,7 @@ def test_finite_gradients(name: str, activation: float, scale: float) -> None:
 
 def test_statistics_are_saved_and_averaged(tmp_path: Path) -> None:
     trained = layer()
-    average = average_of(trained, 0.5)
+    average = exponential_average(trained, 0.5)
     for _ in range(3):
         trained(children())
         average.update_parameters(trained)

@@ -12,7 +12,7 @@ from capsella.models import list_models
 from capsella.models.forslov2018 import parts
 from capsella.papers.own_images import RECIPE_OF, UNCHANGED, fitted, recipe_for
 from capsella.training import Recipe
-from capsella.training.registry import RECIPES, get_recipe
+from capsella.training.recipes import RECIPES, get_recipe
 
 FOR_FOLDERS = [name for name in RECIPES if isinstance(get_recipe(name).data, FolderData) and "backbone" not in name]
 
@@ -83,5 +83,5 @@ def test_a_rate_that_falls_to_a_tenth_falls_over_the_whole_training(steps):
     """In 2,500 steps, as in its paper's recipe, it would vanish long before the end of a long training."""
     for recipe in (recipe_for("forslov2018_cnnnet1_init1")[1], get_recipe("images-emnet")):
         options = recipe.optimizer
-        assert options.rate_at(steps, steps) == pytest.approx(options.learning_rate / 10)
+        assert options.learning_rate_at(steps, steps) == pytest.approx(options.learning_rate / 10)
     assert recipe_for("sabour2017_capsnet")[1].optimizer.decay_steps is not None  # 0.96 at a time does not vanish

@@ -21,7 +21,7 @@ from capsella.papers.published import FIGURES, TABLES
 from capsella.report.vote_distances import class_vote_distances
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, Recipe, load_run, train
-from capsella.training.registry import get_recipe
+from capsella.training.recipes import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
 BUDGETS = ("small", "medium", "full")
@@ -158,7 +158,7 @@ def test_hahns_networks_have_the_published_sizes():
 )  # fmt: skip
 def test_the_learning_rate_drops_where_the_authors_have_it(name, drops):
     recipe = get_recipe(name)
-    rates = [recipe.optimizer.rate_at(epoch * 100, recipe.epochs * 100) for epoch in range(recipe.epochs)]
+    rates = [recipe.optimizer.learning_rate_at(epoch * 100, recipe.epochs * 100) for epoch in range(recipe.epochs)]
     assert [epoch for epoch in range(1, recipe.epochs) if rates[epoch] < rates[epoch - 1]] == drops
     assert [rates[0], rates[-1]] == pytest.approx([0.1, 0.001])
 

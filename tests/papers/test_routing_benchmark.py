@@ -14,9 +14,10 @@ from capsella.cli.main import main
 from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import AttackOptions
-from capsella.grid import Budget, Hits, Validated, hits_of
-from capsella.grid import run as runs
+from capsella.experiments import CorrectnessTable, ValidationResult, unpack_correct
+from capsella.experiments import fit as runs
 from capsella.models import count_parameters
+from capsella.papers.budget import Budget
 from capsella.papers.routing_benchmark import datasets, measure, table
 from capsella.papers.routing_benchmark.datasets import (
     DATASETS,
@@ -29,8 +30,9 @@ from capsella.papers.routing_benchmark.datasets import (
 )
 from capsella.papers.routing_benchmark.table import RoutingBenchmark, ranks
 from capsella.routing import ROUTINGS
-from capsella.training import ModelOptions, Recipe, RunFolder, TrainingDivergedError, registry
-from capsella.training.registry import get_recipe
+from capsella.training import ModelOptions, Recipe, RunFolder, TrainingDivergedError
+from capsella.training import recipes as registry
+from capsella.training.recipes import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
 SHAPES = {"smallnorb": (48, 2, 5), "mnist40": (40, 1, 10), "pbc": (40, 3, 5), "cifar10": (32, 3, 10)}
@@ -77,7 +79,7 @@ def by_routing(values):
 
 
 def accuracy(tests):
-    return np.stack([hits_of(test) for test in tests]).mean(0)
+    return np.stack([unpack_correct(test) for test in tests]).mean(0)
 
 
 @pytest.mark.parametrize("source", SHAPES)
@@ -118,16 +120,19 @@ def test_sources():
 
 def test_rows_have_different_ranks_only_where_they_differ_significantly():
     right = {name: np.arange(400) < number for name, number in {"a": 380, "b": 376, "c": 200, "d": 100}.items()}
-    hits = {name: Hits(np.stack([row, row])) for name, row in right.items()}
+    hits = {name: CorrectnessTable(np.stack([row, row])) for name, row in right.items()}
     assert ranks(hits) == {"a": "1–2", "b": "1–2", "c": "3", "d": "4"}
     assert ranks({name: hits[name] for name in ("a", "b")}) == {"a": "–", "b": "–"}
-    assert ranks({name: Hits(row.right[:1]) for name, row in hits.items()}) == {}  # a single seed
+    assert ranks({name: CorrectnessTable(row.correct[:1]) for name, row in hits.items()}) == {}  # a single seed
     toys = np.repeat(np.arange(4), 100)  # a hundred views of four toys are not four hundred images
-    assert ranks({name: Hits(hits[name].right, toys) for name in "ac"}) == {"a": "–", "c": "–"}
-    apart = {"a": Hits(np.stack([right["a"], right["d"]])), "c": Hits(np.stack([right["c"], right["c"]]))}
+    assert ranks({name: CorrectnessTable(hits[name].correct, toys) for name in "ac"}) == {"a": "–", "c": "–"}
+    apart = {
+        "a": CorrectnessTable(np.stack([right["a"], right["d"]])),
+        "c": CorrectnessTable(np.stack([right["c"], right["c"]])),
+    }
     assert ranks(apart) == {"a": "–", "c": "–"}  # seeds differ as much as rows do
     generator = np.random.default_rng(0)
-    alike = {str(row): Hits(generator.random((3, 500)) < 0.9) for row in range(20)}
+    alike = {str(row): CorrectnessTable(generator.random((3, 500)) < 0.9) for row in range(20)}
     assert set(ranks(alike).values()) == {"–"}  # each pair by itself would differ now and then
 
 
@@ -145,7 +150,9 @@ def test_another_rate_must_be_better_on_every_split(tried, rate, tiny):
     row = tiny("self").rows[0]
     optimizer = dataclasses.replace(row.recipe.optimizer, learning_rate=1.0)
     row = dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, optimizer=optimizer))
-    found = {at: [Validated(Path(), float(error), 0.0, 1, 0.0) for error in errors] for at, errors in tried.items()}
+    found = {
+        at: [ValidationResult(Path(), float(error), 0.0, 1, 0.0) for error in errors] for at, errors in tried.items()
+    }
     assert choose_rate(row, found).rate == rate
 
 
@@ -168,7 +175,7 @@ def test_memory_of_a_step():
 def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
     tiny("self", "average pooling")
     monkeypatch.setattr(datasets, "FACTORS", (1.0, 3.0))
-    tested, choose, test = [], table.choose_rates, table.result_of
+    tested, choose, test = [], table.choose_rates, table.Task.run
 
     def chose(rows, grid):
         chosen = choose(rows, grid)
@@ -179,7 +186,9 @@ def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
         return chosen
 
     monkeypatch.setattr(table, "choose_rates", chose)
-    monkeypatch.setattr(table, "result_of", lambda *arguments: tested.append(arguments) or test(*arguments))
+    monkeypatch.setattr(
+        table.Task, "run", lambda task, console: (task.is_tested and tested.append(task)) or test(task, console)
+    )
     folder = tmp_path / "mine"
     words = ["table", "routings", "--data", "digits", "--seeds", "0", "1", "--out", str(folder)]
     main(words)
@@ -211,7 +220,7 @@ def test_gains_over_uniform_couplings_are_at_the_rate_of_the_row(tiny, tmp_path,
     benchmark = tiny("heinsen")
 
     def chosen(rows, grid):
-        rates = {row.slug: datasets.rate_at(row.recipe, 1.0 if row.uniform else 3.0) for row in rows}
+        rates = {row.slug: datasets.learning_rate_at(row.recipe, 1.0 if row.uniform else 3.0) for row in rows}
         return [datasets.ChosenRate({}, rates[r.slug], datasets.at_chosen_rate(r, rates[r.slug])) for r in rows]
 
     monkeypatch.setattr(table, "choose_rates", chosen)

@@ -9,8 +9,8 @@ import pytest
 from capsella.cli import main
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import AttackCurve, AttackOptions, UnderAttack
-from capsella.grid import Row
-from capsella.grid import run as runs
+from capsella.experiments import Row, Task
+from capsella.experiments import fit as runs
 from capsella.papers import attack_table, table_types
 from capsella.papers.attack_table import AttackTable
 from capsella.papers.figure_types import COLOURS, Panel, Series, panels_figure
@@ -34,7 +34,7 @@ from capsella.papers.table_types import (
 )
 from capsella.routing import DynamicRouting
 from capsella.training import TrainingDivergedError
-from capsella.training.registry import RECIPES, get_recipe
+from capsella.training.recipes import RECIPES, get_recipe
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 
 
@@ -93,7 +93,7 @@ def test_an_error_table_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert json.loads((folder / "mine.json").read_text()) == values
     other = dataclasses.replace(CNN, epochs=2)
     with pytest.raises(CapsellaError, match="cnn-seed0"):
-        runs.result_of(other, folder / "cnn-seed0", "tiny", QUIET)
+        Task(recipe=other, folder=folder / "cnn-seed0", label="tiny").run(QUIET)
 
 
 def test_recipes_of_rows_are_overridden_by_path():
@@ -138,7 +138,7 @@ def test_a_table_of_which_every_training_diverged_is_refused(tmp_path, monkeypat
     def diverges(*_):
         raise TrainingDivergedError("the loss is nan")
 
-    monkeypatch.setattr("capsella.grid.grid.result_of", diverges)
+    monkeypatch.setattr("capsella.experiments.runner.train_or_resume", diverges)
     for row in error_table().rows:
         row.folder(tmp_path, 0).mkdir()
     with pytest.raises(CapsellaError, match="cnn, caps"):

@@ -14,7 +14,7 @@ from capsella.papers.figure_types import RunFigure
 from capsella.papers.sabour2017.tables import draw_reconstructions
 from capsella.papers.table_types import Claim, ErrorRow, ErrorTable
 from capsella.reproduce import jobs, page
-from capsella.training.registry import RECIPES
+from capsella.training.recipes import RECIPES
 from tests.papers.tiny import CAPSNET, CNN
 
 CLASSES = ("left", "middle", "right")

@@ -17,7 +17,7 @@ import capsella
 from capsella.cli import main
 from capsella.data import catalogue, load
 from capsella.errors import CapsellaError
-from capsella.grid import grid as grids
+from capsella.experiments import runner as grids
 from capsella.papers.published import FIGURES, TABLES, paper_of
 from capsella.reproduce import ImageCounts, Night, Planned, find_entries, jobs_of, make_plan, section
 from capsella.reproduce.page import PAPERS
@@ -86,7 +86,7 @@ def test_killed_and_resumed_the_numbers_are_the_same(folder, tmp_path):
 
 
 def test_what_is_finished_is_not_trained_again(folder, monkeypatch, capsys):
-    monkeypatch.setattr(grids, "result_of", None)
+    monkeypatch.setattr(grids, "train_or_resume", None)
     with registered():
         main(words(folder))
     assert "0 runs to come, 6 finished." in capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_a_folder_of_another_budget_is_refused(folder, tmp_path):
         patch.setitem(TABLES, f"{NAME}-1", lambda budget: longer())
         patch.delitem(FIGURES, f"{NAME}-2")
         entries, _ = find_entries(None, "small", tmp_path / "copy", ImageCounts(tmp_path / "copy"), stand_ins=False)
-        with pytest.raises(CapsellaError, match="recipe"):
+        with pytest.raises(CapsellaError, match="epochs"):
             jobs_of(entries, 2)
 
 
@@ -204,7 +204,7 @@ def test_runs_that_no_longer_fit_are_left_out_and_one_that_diverges_is_a_result(
         def diverge(*_):
             raise TrainingDivergedError("the loss is nan")
 
-        monkeypatch.setattr(grids, "result_of", diverge)
+        monkeypatch.setattr(grids, "train_or_resume", diverge)
         night.run(plan, lambda: None)
     assert len(plan.runs) == 3
     assert json.loads((plan.runs[0].job.run.path / "diverged.json").read_text()) == {"reason": "the loss is nan"}

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from capsella.grid import Clock, Row
+from capsella.experiments import Row, Stopwatch
 from capsella.reproduce import ImageCounts, Job, Night, Speeds, make_plan
 from capsella.reproduce.plan import Plan
-from capsella.training.timing import StepTime
+from capsella.training.loop import StepTime
 from tests.papers.tiny import CAPSNET, QUIET
 from tests.reproduce.made import registered, rows
 
@@ -99,7 +99,7 @@ def test_the_rest_of_a_run_is_expected_by_what_others_took(tmp_path):
     assert begun_run.seconds == 2250
 
     night = Night(tmp_path, (), 3, QUIET, now=lambda: 0.0)
-    clock = Clock(estimates={"slow": begun_run.whole})
+    clock = Stopwatch(estimates={"slow": begun_run.whole})
     clock.plan(["slow", "slow"])
     clock.finish("slow", 4000.0)
     late = Plan((begun_run,), (), 0, hours=2999 / 3600)

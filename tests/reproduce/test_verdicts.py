@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from capsella.grid import at_rate
+from capsella.experiments import with_learning_rate
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
 from capsella.papers.table_types import Claim, MatchedErrorTable, MatchedRow, TestSet
 from capsella.reproduce import Entry, judge
@@ -65,7 +65,7 @@ def test_a_seed_that_diverged_cannot_tell(tmp_path):
 
 def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
     claim = dataclasses.replace(CLAIM, worse_rates=("cnn-rate1", "cnn-rate2", "cnn-rate3"), better_rates=("no-such",))
-    tried = [at_rate(rows("medium")["cnn"], rate) for rate in (1, 2)]
+    tried = [with_learning_rate(rows("medium")["cnn"], rate) for rate in (1, 2)]
     of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("medium").values(), *tried))
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
     assert "cnn-rate2" in judge(claim, of_both, 3).why

@@ -32,7 +32,7 @@ from capsella.routing import (
     routing_from_dict,
 )
 from capsella.routing.base import register_routing
-from capsella.training.registry import get_recipe
+from capsella.training.recipes import get_recipe
 from capsella.types import Capsules
 
 OPTIONS: list[Routing] = [

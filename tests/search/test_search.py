@@ -13,8 +13,8 @@ from capsella.experiments.search import Choice, Range, SearchOptions, Space, ope
 from capsella.experiments.search.finalists import final_test, save_recipes
 from capsella.experiments.search.report import write_report
 from capsella.experiments.search.schedule import rungs_for, scaled, shorten
-from capsella.training import Machine, OptimizerOptions, RunFolder, TrainingDivergedError, read_recipe, train
-from capsella.training.timing import StepTime
+from capsella.training import ComputeOptions, OptimizerOptions, RunFolder, TrainingDivergedError, read_recipe, train
+from capsella.training.loop import StepTime
 from tests.papers.tiny import QUIET
 from tests.search.made import OPTIONS, RECIPE, SPACE, images, opened, states
 
@@ -198,7 +198,7 @@ def test_an_interrupted_trial_is_taken_up_again_and_one_that_never_ends_is_given
 
 
 def test_a_machine_that_lacks_the_device_takes_no_work(tmp_path):
-    search = dataclasses.replace(opened(tmp_path), machine=Machine(accelerator="cuda"))
+    search = dataclasses.replace(opened(tmp_path), compute=ComputeOptions(accelerator="cuda"))
     with pytest.raises(ValueError, match="accelerator"):
         run_search(search)
     assert states(search) == ["WAITING"]

@@ -12,7 +12,8 @@ from rich.console import Console
 import capsella
 from capsella.data import FolderData
 from capsella.errors import CapsellaError
-from capsella.grid import run as runs
+from capsella.experiments import Task
+from capsella.experiments import fit as runs
 from capsella.papers import get_recipe
 from capsella.training import ModelOptions, Recipe
 from tools import results
@@ -136,9 +137,15 @@ def recipe(tmp_path):
     return Recipe(model=ModelOptions("sabour2017_capsnet"), data=data, epochs=1, batch_size=4)
 
 
+def result_of(recipe, folder):
+    task = Task(recipe=recipe, folder=folder, label="mine", recipe_name="mine")
+    task.run(Console(quiet=True))
+    return task.result()
+
+
 def test_a_run_is_trained_once_and_then_read(recipe, tmp_path, monkeypatch):
-    quiet, folder = Console(quiet=True), tmp_path / "run"
-    values = runs.result_of(recipe, folder, "mine", quiet)
+    folder = tmp_path / "run"
+    values = result_of(recipe, folder)
     assert values == json.loads((folder / "result.json").read_text())
     assert values["data"] == "noise"
     assert values["test"]["images"] == 2
@@ -152,14 +159,14 @@ def test_a_run_is_trained_once_and_then_read(recipe, tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "train", None)  # neither is called again
     monkeypatch.setattr(runs, "resume", None)
-    assert runs.result_of(recipe, folder, "mine", quiet) == values
+    assert result_of(recipe, folder) == values
 
 
 def test_a_run_that_was_not_tested_yet_is_resumed(recipe, tmp_path, monkeypatch):
-    quiet, folder = Console(quiet=True), tmp_path / "run"
-    monkeypatch.setattr(runs, "finish_run", lambda run, progress: {}["interrupted"])
+    folder = tmp_path / "run"
+    monkeypatch.setattr(runs, "evaluate", lambda *_, **__: {}["interrupted"])
     with pytest.raises(KeyError, match="interrupted"):
-        runs.result_of(recipe, folder, "mine", quiet)
+        result_of(recipe, folder)
     monkeypatch.undo()
     monkeypatch.setattr(runs, "train", None)
-    assert runs.result_of(recipe, folder, "mine", quiet)["test"]["images"] == 2
+    assert result_of(recipe, folder)["test"]["images"] == 2

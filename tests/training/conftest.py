@@ -15,7 +15,7 @@ from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
 from capsella.routing import DynamicRouting, Routing
-from capsella.training import AugmentOptions, Machine, ModelOptions, Recipe, Run, train
+from capsella.training import AugmentOptions, ComputeOptions, ModelOptions, Recipe, Run, train
 
 SIZE = 12
 
@@ -64,15 +64,15 @@ def tiny() -> Callable[..., Recipe]:
     return tiny_recipe
 
 
-def train_quietly(recipe: Recipe, folder: Path, **machine: Any) -> Run:
-    on = Machine(**{"accelerator": "cpu", **machine})
-    return train(recipe, folder, name="tiny", machine=on, console=Console(quiet=True))
+def train_quietly(recipe: Recipe, folder: Path, **compute: Any) -> Run:
+    on = ComputeOptions(**{"accelerator": "cpu", **compute})
+    return train(recipe, folder, name="tiny", compute=on, console=Console(quiet=True))
 
 
 @pytest.fixture
 def quiet_train(tmp_path: Path) -> Callable[..., Run]:
     """`train` without output, into a folder of the test."""
-    return lambda recipe, name="run", **machine: train_quietly(recipe, tmp_path / name, **machine)
+    return lambda recipe, name="run", **compute: train_quietly(recipe, tmp_path / name, **compute)
 
 
 @pytest.fixture(scope="session")

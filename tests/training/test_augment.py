@@ -7,8 +7,15 @@ import torch
 
 from capsella.errors import CapsellaError
 from capsella.training import AugmentOptions
-from capsella.training.augment import Augment
-from capsella.training.microscope import COLOUR_SHARE, Camera, Focus, Light, StainJitter, Zoom
+from capsella.training.augment import (
+    COLOUR_SHARE,
+    Augment,
+    RandomBlurNoise,
+    RandomDownscaleJpeg,
+    RandomGamma,
+    RandomStain,
+    RandomZoom,
+)
 
 SIZE = 7
 CELLS = torch.rand(64, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 0.8 + 0.1
@@ -36,7 +43,7 @@ def moved(image, down, right):
 
 def test_without_options_nothing_changes(images):
     assert torch.equal(augmented(images), images)
-    for step in (StainJitter(0.0), Light(0.0, 0.0), Zoom(1.0), Focus(0.0, 0.0)):
+    for step in (RandomStain(0.0), RandomGamma(0.0, 0.0), RandomZoom(1.0), RandomBlurNoise(0.0, 0.0)):
         assert torch.allclose(step(CELLS), CELLS, atol=1e-5)
 
 
@@ -52,8 +59,8 @@ def test_a_shift_moves_whole_pixels_and_zeros_move_in(images):
 def test_a_shift_can_repeat_the_border(images):
     bright = torch.full_like(images, 0.8)
     assert (augmented(bright, shift=2) == 0).any()
-    assert torch.equal(augmented(bright, shift=2, border="repeat"), bright)
-    assert augmented(images, shift=2, border="repeat").min() >= images.min() > 0
+    assert torch.equal(augmented(bright, shift=2, padding_mode="border"), bright)
+    assert augmented(images, shift=2, padding_mode="border").min() >= images.min() > 0
 
 
 def test_the_generator_decides(images):
@@ -119,7 +126,7 @@ def test_a_shift_within_the_margins_reaches_the_border_and_cuts_nothing():
 
 def test_a_black_image_stays_black():
     black = torch.zeros(3, 1, 20, 20)
-    assert torch.equal(augmented(black, margin_shift=True, rotation_sd=10.0, squeeze=0.25, erase=2), black)
+    assert torch.equal(augmented(black, margin_shift=True, rotation_sd=10.0, narrow=0.25, erase=2), black)
 
 
 def test_half_of_the_images_turn_by_normal_angles():
@@ -137,8 +144,8 @@ def test_half_of_the_images_turn_by_normal_angles():
     assert abs(float(angles[~still].mean())) < 1.5
 
 
-def test_a_squeeze_narrows_about_the_centre_and_keeps_the_height():
-    after = augmented(block((4, 16), (4, 16)).expand(500, -1, -1, -1), squeeze=0.5)
+def test_narrowing_is_about_the_centre_and_keeps_the_height():
+    after = augmented(block((4, 16), (4, 16)).expand(500, -1, -1, -1), narrow=0.5)
     boxes = torch.tensor([box(changed) for changed in after])
     widths = boxes[:, 3] - boxes[:, 2] + 1
     assert (boxes[:, 1] - boxes[:, 0] + 1 == 12).all()
@@ -175,9 +182,9 @@ def test_erased_squares():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        *(("rotation_sd", 61.0), ("squeeze", 1.0), ("stretch", -0.1), ("erase", -1), ("border", "mirror")),
-        *(("zoom", 0.5), ("stain", 2.0), ("blur", -1.0), ("coarse", 0.5), ("jpeg", 0), ("noise", -0.1)),
-        *(("own_microscope", 1.0), ("mixup", -0.1), ("mixup", math.nan), ("shift", -1), ("rotation", 181.0)),
+        *(("rotation_sd", 61.0), ("narrow", 1.0), ("stretch", -0.1), ("erase", -1), ("padding_mode", "mirror")),
+        *(("zoom", 0.5), ("stain", 2.0), ("blur", -1.0), ("downscale", 0.5), ("jpeg", 0), ("noise", -0.1)),
+        *(("microscope_keep_prob", 1.0), ("mixup", -0.1), ("mixup", math.nan), ("shift", -1), ("rotation", 181.0)),
     ],
 )
 def test_options_out_of_range(option, value):
@@ -197,11 +204,11 @@ def test_changes_of_another_microscope_keep_images_in_range(change):
 
 
 def test_stains_leave_white_and_change_as_amounts_do():
-    assert torch.allclose(StainJitter(0.9)(torch.ones(8, 3, 2, 2)), torch.ones(8, 3, 2, 2))
+    assert torch.allclose(RandomStain(0.9)(torch.ones(8, 3, 2, 2)), torch.ones(8, 3, 2, 2))
     colour = torch.tensor([0.650, 0.704, 0.286])
     colour = colour / colour.norm()
     haematoxylin = (-colour).exp()[None, :, None, None].expand(4096, 3, 1, 1)
-    along = -StainJitter(0.5)(haematoxylin).log().flatten(1) @ colour
+    along = -RandomStain(0.5)(haematoxylin).log().flatten(1) @ colour
     other_colour = COLOUR_SHARE * 0.5 * float(colour.sum())  # the most that it adds, or takes away
     assert 0.5 * (1 - other_colour) < float(along.min()) < 0.55
     assert 1.45 < float(along.max()) < 1.5 * (1 + other_colour)
@@ -211,15 +218,15 @@ def test_stains_leave_white_and_change_as_amounts_do():
 def test_zoom_magnifies_and_shrinks_equally_often():
     square = torch.zeros(2000, 1, 33, 33)
     square[:, :, 12:21, 12:21] = 1
-    sides = Zoom(2.0)(square).sum((1, 2, 3)).sqrt() / 9
+    sides = RandomZoom(2.0)(square).sum((1, 2, 3)).sqrt() / 9
     assert 0.49 < float(sides.min()) < 0.6
     assert 1.9 < float(sides.max()) < 2.1
     assert float((sides > 1).float().mean()) == pytest.approx(0.5, abs=0.05)
 
 
 def test_white_balance_and_gamma_keep_black_and_move_colours_apart():
-    assert float(Light(0.5, 0.5)(torch.zeros(4, 3, 2, 2)).abs().max()) == 0
-    grey = Light(0.3, 0.0)(torch.full((2000, 3, 1, 1), 0.5)).flatten(1)
+    assert float(RandomGamma(0.5, 0.5)(torch.zeros(4, 3, 2, 2)).abs().max()) == 0
+    grey = RandomGamma(0.0, 0.3)(torch.full((2000, 3, 1, 1), 0.5)).flatten(1)
     assert float(grey.min()) == pytest.approx(0.5 * math.exp(-0.3), abs=2e-3)
     assert float((grey[:, 0] - grey[:, 1]).abs().max()) > 0.2
 
@@ -227,16 +234,16 @@ def test_white_balance_and_gamma_keep_black_and_move_colours_apart():
 def test_blur_keeps_the_mean_and_noise_has_its_deviation():
     point = torch.zeros(4, 2, 21, 21)
     point[:, :, 10, 10] = 1
-    blurred = Focus(1.5, 0.0)(point)
+    blurred = RandomBlurNoise(1.5, 0.0)(point)
     assert torch.allclose(blurred.sum((2, 3)), torch.ones(4, 2), atol=1e-3)
     assert torch.equal(blurred, blurred.flip(2))
-    noisy = Focus(0.0, 0.1)(torch.full((500, 1, 8, 8), 0.5))
+    noisy = RandomBlurNoise(0.0, 0.1)(torch.full((500, 1, 8, 8), 0.5))
     assert float(noisy.std((1, 2, 3)).max()) == pytest.approx(0.1, abs=0.03)
 
 
 def test_a_coarse_camera_loses_detail_and_leaves_half_of_the_batches():
     fine = torch.arange(32)[None, None, :, None].remainder(2).float().expand(4, 3, 32, 32)
-    camera = Camera(4.0, 100)
+    camera = RandomDownscaleJpeg(4.0, 100)
     contrasts = torch.stack([camera(fine).std() for _ in range(200)])
     assert 0.35 < float((contrasts == fine.std()).float().mean()) < 0.65
     assert float(contrasts.min()) < 0.1 * float(fine.std())
@@ -254,13 +261,13 @@ def test_jpeg_leaves_its_traces(channels):
 
 def test_stain_and_jpeg_need_grey_or_colour():
     with pytest.raises(CapsellaError, match=r"^stain"):
-        StainJitter(0.5)(CELLS[:, :1])
+        RandomStain(0.5)(CELLS[:, :1])
     with pytest.raises(CapsellaError, match=r"^jpeg"):
-        Camera(1.0, 50)(torch.rand(2, 2, 16, 16))
+        RandomDownscaleJpeg(1.0, 50)(torch.rand(2, 2, 16, 16))
 
 
 def test_a_share_of_the_images_keeps_its_microscope():
     images = CELLS.repeat(8, 1, 1, 1)
-    changed = augmented(images, white_balance=0.5, own_microscope=0.25)
+    changed = augmented(images, white_balance=0.5, microscope_keep_prob=0.25)
     kept = (changed == images).flatten(1).all(1)
     assert float(kept.float().mean()) == pytest.approx(0.25, abs=0.06)

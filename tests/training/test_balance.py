@@ -13,7 +13,7 @@ from capsella.errors import CapsellaError
 from capsella.losses import Classification, LossOptions, total_loss
 from capsella.training import RunFolder, TrainingDivergedError, load_run, resume
 from capsella.training import loop as training_loop
-from capsella.training.balance import BalanceChoice, choose_balance, class_weights, prior_of
+from capsella.training.balance import BalanceChoice, choose_balance, class_weights, log_prior_shift
 from capsella.types import Output
 from tests.training.test_resume import poison_step
 
@@ -94,8 +94,8 @@ def uneven(tiny, monkeypatch):
         return splits
 
     monkeypatch.setattr(training_loop, "load_data", load_uneven)
-    monkeypatch.setattr("capsella.training.images.load_data", load_uneven)
-    monkeypatch.setattr("capsella.grid.run.loaded_once", lambda data: None)
+    monkeypatch.setattr("capsella.training.run_splits.load_data", load_uneven)
+    monkeypatch.setattr("capsella.experiments.fit.load_public_once", lambda data: None)
     return tiny
 
 
@@ -115,7 +115,7 @@ def test_each_class_of_each_laboratory_is_drawn_alike(uneven):
     images = ImageSet(torch.zeros(50, 1, 2, 2).byte(), labels, ("a", "b", "c"), metadata={"laboratory": place})
     recipe = uneven(balance="sampling")
     expected = [math.log(0.6 / 0.4), math.log(0.2 / 0.4), math.log(0.2 / 0.2)]
-    assert prior_of(recipe, images) == pytest.approx(expected)
+    assert log_prior_shift(recipe, images) == pytest.approx(expected)
 
 
 def test_mean_weight_is_one_over_the_training_images(uneven):

@@ -8,18 +8,11 @@ from rich.console import Console
 
 from capsella.data import FolderData
 from capsella.errors import CapsellaError, CapsellaWarning
-from capsella.grid import finish_run
-from capsella.training import (
-    Machine,
-    calibrate_run,
-    images_of,
-    own_splits,
-    resume,
-    train,
-)
+from capsella.experiments import evaluate_run
+from capsella.training import ComputeOptions, calibrate_run, load_run, load_run_splits, load_splits, resume, train
 from capsella.training.run import RunFolder
 
-QUIET, CPU = Console(quiet=True), Machine(accelerator="cpu")
+QUIET, CPU = Console(quiet=True), ComputeOptions(accelerator="cpu")
 
 
 class TestImagesThatChange:
@@ -41,57 +34,61 @@ class TestImagesThatChange:
 
     def test_other_images_are_refused(self, recipe, images, tmp_path):
         paused = tmp_path / "paused"
-        train(recipe, paused, until=1, machine=CPU, console=QUIET)
-        done = train(recipe, tmp_path / "done", machine=CPU, console=QUIET)
-        assert own_splits(done).digests() == RunFolder(done.folder).images()
+        train(recipe, paused, until=1, compute=CPU, console=QUIET)
+        done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
+        assert load_splits(load_run(done.folder)).digests() == RunFolder(done.folder).images()
         gone = images / "a" / "05.png"
         content = gone.read_bytes()
         gone.unlink()
-        for function, argument in ((resume, paused), (calibrate_run, done.folder), (finish_run, done)):
+        for function, argument in (
+            (resume, paused),
+            (calibrate_run, done.folder),
+            (evaluate_run, load_run(tmp_path / "done")),
+        ):
             with pytest.raises(CapsellaError, match="has changed"):
                 function(argument)
         assert not RunFolder(done.folder).is_tested
         gone.write_bytes(content)
         assert resume(paused, console=QUIET).folder == paused
-        assert finish_run(done)[0].labels.shape
+        assert evaluate_run(load_run(done.folder)).evaluation.labels.shape
 
     def test_a_training_goes_on_without_the_files_that_came(self, recipe, images, tmp_path):
         folder = tmp_path / "paused"
-        train(recipe, folder, until=1, machine=CPU, console=QUIET)
+        train(recipe, folder, until=1, compute=CPU, console=QUIET)
         Image.new("L", (12, 12), 77).save(images / "a" / "00b.png")
         with pytest.warns(CapsellaWarning, match="left out 1 file"):
             done = resume(folder, console=QUIET)
-        assert own_splits(done).digests() == RunFolder(folder).images()
+        assert load_splits(load_run(done.folder)).digests() == RunFolder(folder).images()
 
     def test_a_limit_is_not_kept_in_the_split(self, recipe, images, tmp_path):
         few = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, test_per_class=2, per_class=9))
-        done = train(few, tmp_path / "done", machine=CPU, console=QUIET)
+        done = train(few, tmp_path / "done", compute=CPU, console=QUIET)
         all_of_them = dataclasses.replace(few.data, test_per_class=None)
-        before = [images_of(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
+        before = [load_run_splits(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
         assert [len(files) for files in before] == [4, 8]
         Image.new("L", (12, 12), 77).save(images / "a" / "00b.png")
         with pytest.warns(CapsellaWarning, match="left out 1 file"):
-            after = [images_of(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
+            after = [load_run_splits(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
         assert after == before
 
     def test_a_test_image_that_breaks_is_left_out(self, recipe, images, tmp_path):
-        done = train(recipe, tmp_path / "done", machine=CPU, console=QUIET)
-        test = own_splits(done).test.files
+        done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
+        test = load_splits(load_run(done.folder)).test.files
         (images / test[0]).write_bytes(b"")
         with pytest.warns(CapsellaWarning, match="left out 1 broken image"):
-            assert own_splits(done, skip_broken=True).test.files == test[1:]
+            assert load_splits(load_run(done.folder), skip_broken=True).test.files == test[1:]
 
     def test_a_file_that_was_in_no_split_may_go(self, recipe, images, tmp_path):
         broken = images / "a" / "broken.png"
         broken.write_bytes(b"")
         own = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, skip_broken=True))
-        done = train(own, tmp_path / "done", machine=CPU, console=QUIET)
+        done = train(own, tmp_path / "done", compute=CPU, console=QUIET)
         broken.unlink()
-        assert own_splits(done).digests() == RunFolder(done.folder).images()
+        assert load_splits(load_run(done.folder)).digests() == RunFolder(done.folder).images()
 
     def test_another_class_at_the_same_number(self, recipe, images, tmp_path):
-        done = train(recipe, tmp_path / "done", machine=CPU, console=QUIET)
+        done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
         (images / "a" / "05.png").rename(images / "b" / "05.png.png")
         (images / "b" / "06.png").rename(images / "a" / "06.png.png")
         with pytest.raises(CapsellaError):
-            own_splits(done)
+            load_splits(load_run(done.folder))

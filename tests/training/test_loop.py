@@ -16,16 +16,14 @@ from scipy.stats import beta
 from sklearn.metrics import balanced_accuracy_score
 
 from capsella.data import load_data
-from capsella.errors import CapsellaError
 from capsella.evaluation import evaluate
 from capsella.losses import LossOptions, Others, total_loss
 from capsella.models import create_model
-from capsella.training import AugmentOptions, Machine, OptimizerOptions, RunFolder, load_run
+from capsella.training import AugmentOptions, ComputeOptions, OptimizerOptions, RunFolder, load_run
 from capsella.training.augment import Augment
-from capsella.training.average import average_of
 from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.loop import Trainer
-from capsella.training.mixup import mix
+from capsella.training.step import exponential_average, mixup
 from capsella.training.validation import Validation
 from capsella.types import Output
 
@@ -119,7 +117,7 @@ def test_a_last_batch_of_one_image_joins_the_batch_before_it(tiny, quiet_train):
     images = len(load_data(tiny().data).train)
     rows = metrics(quiet_train(tiny(batch_size=images - 1)).folder)
     assert [(row["step"], row["train_images"]) for row in rows] == [("1", str(images)), ("2", str(images))]
-    with pytest.raises(CapsellaError, match=r"^batch_size:"):
+    with pytest.raises(ValueError, match=r"^batch_size:"):
         quiet_train(tiny(epochs=1, batch_size=1), "one")
 
 
@@ -226,7 +224,7 @@ def test_only_training_images_are_augmented_and_each_is_seen_once_per_epoch(tiny
         return torch.stack(sorted(images, key=lambda image: image.flatten().tolist()))
 
     monkeypatch.setattr(Augment, "forward", lambda self, images: 1 - images)
-    monkeypatch.setattr("capsella.training.options.create_model", watched_model)
+    monkeypatch.setattr("capsella.models.create_model", watched_model)
     quiet_train(tiny())
     splits = load_data(tiny().data)
     unseen, validation = torch.cat(seen[False]), splits.validation.images.float() / 255
@@ -274,14 +272,14 @@ def test_the_death_of_another_process_is_noticed_until_calibration_is_done(tiny,
         yield
         events.append("ends")
 
-    monkeypatch.setattr("capsella.training.devices.ends_with_others", watch)
+    monkeypatch.setattr("capsella.training.devices.raise_on_peer_exit", watch)
     monkeypatch.setattr("capsella.training.loop.calibrate_folder", lambda *_: events.append("fits"))
     quiet_train(tiny(epochs=1))
     assert events == ["begins", "fits", "ends"]
 
 
 def test_channels_last_changes_the_layout_and_not_the_numbers(tiny, tmp_path):
-    on, quiet = Machine(accelerator="cpu"), Console(quiet=True)
+    on, quiet = ComputeOptions(accelerator="cpu"), Console(quiet=True)
     usual, other = (
         Trainer(recipe, on, RunFolder(tmp_path / "none"), "tiny", launch(recipe, on), quiet)
         for recipe in (tiny(), tiny(channels_last=True))
@@ -296,7 +294,7 @@ class TestAverage:
 
     def test_by_hand(self):
         layer = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.BatchNorm1d(1))
-        average = average_of(layer, decay=0.15)
+        average = exponential_average(layer, decay=0.15)
         expected = 0.0
         for n, value in enumerate([1.0, 2.0, 5.0]):
             with torch.no_grad():
@@ -309,7 +307,7 @@ class TestAverage:
         assert float(average.module[0].weight) == pytest.approx(expected)
         assert float(average.module[1].running_mean) == pytest.approx(10 * expected)
         assert int(average.module[1].num_batches_tracked) == 3
-        early = average_of(layer, decay=0.999)
+        early = exponential_average(layer, decay=0.999)
         for value in (0.0, 1.0):
             with torch.no_grad():
                 layer[0].weight.fill_(value)
@@ -355,7 +353,7 @@ class TestMixup:
     def test_each_image_is_blended_with_another_of_its_batch(self):
         labels = torch.arange(64)
         images = labels.float()[:, None, None, None].expand(-1, 1, 3, 3)
-        mixed, others = mix(images, labels, 0.2)
+        mixed, others = mixup(images, labels, 0.2)
         blend = (1 - others.share) * labels + others.share * others.labels
         torch.testing.assert_close(mixed, blend[:, None, None, None].expand(-1, 1, 3, 3))
         assert sorted(others.labels.tolist()) == labels.tolist()
@@ -363,7 +361,7 @@ class TestMixup:
 
     @pytest.mark.parametrize("alpha", [0.2, 10.0])
     def test_shares_follow_the_beta_distribution(self, alpha):
-        _, others = mix(torch.rand(20_000, 1, 1, 1), torch.zeros(20_000, dtype=torch.long), alpha)
+        _, others = mixup(torch.rand(20_000, 1, 1, 1), torch.zeros(20_000, dtype=torch.long), alpha)
         mean = beta(alpha, alpha).expect(lambda share: min(share, 1 - share))
         assert others.share.mean().item() == pytest.approx(mean, abs=0.005)
 
@@ -393,7 +391,7 @@ class TestMixup:
 
 FAULTS = """
 import resource, torch
-from capsella.training.memory import keep_freed_memory
+from capsella.training.devices import keep_freed_memory
 
 def faults(times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -10,14 +10,14 @@ from rich.console import Console
 
 from capsella.errors import CapsellaError
 from capsella.routing import DynamicRouting, EMRouting
-from capsella.training import Machine, RunFolder, TrainingDivergedError, load_run, resume, train
+from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run, resume, train
 from capsella.training.devices import launch
 from capsella.training.precision import PrecisionChoice, choose_precision, faster, measure_ratio
-from capsella.training.settle import settle_votes
+from capsella.training.resolve import resolve_auto
 from tests.training.test_resume import poison_step
 
 QUIET = Console(quiet=True)
-CPU = Machine(accelerator="cpu")
+CPU = ComputeOptions(accelerator="cpu")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def measured(monkeypatch):
 def auto_is(monkeypatch):
     """Let this machine be one on which "auto" is this precision."""
     return lambda precision: monkeypatch.setattr(
-        "capsella.training.settle.choose_precision", lambda accelerator: PrecisionChoice(precision, "as the test says")
+        "capsella.training.resolve.choose_precision", lambda accelerator: PrecisionChoice(precision, "as the test says")
     )
 
 
@@ -116,7 +116,7 @@ def test_a_run_keeps_the_precision_it_began_with(tiny, auto_is, quiet_train, tmp
 def test_bf16_mixed_asks_for_bfloat16_votes(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: True)
     recipe = tiny(precision="bf16-mixed", epochs=1).with_model(routing=EMRouting())
-    run = train(recipe, tmp_path / "run", name="tiny", machine=CPU, console=QUIET)
+    run = train(recipe, tmp_path / "run", name="tiny", compute=CPU, console=QUIET)
     assert run.recipe.model.options["routing"].votes == "bfloat16"
     assert load_run(run.folder).model.capsule_layers[0].routing.votes == "bfloat16"
     RunFolder(run.folder).check_recipe(recipe)
@@ -138,7 +138,7 @@ def test_bf16_mixed_asks_for_bfloat16_votes(tiny, tmp_path, monkeypatch):
 def test_votes_stay_float32_otherwise(tiny, precision, routing, accelerator, multiplies, monkeypatch):
     monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: multiplies)
     recipe = tiny(precision=precision).with_model(routing=routing)
-    assert settle_votes(recipe, Machine(accelerator=accelerator)) == (recipe, None)
+    assert resolve_auto(recipe, ComputeOptions(accelerator=accelerator)) == (recipe, [])
 
 
 def test_a_launch_decides_whether_a_gpu_may_round(tiny):

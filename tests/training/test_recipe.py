@@ -14,7 +14,7 @@ from capsella.models import create_model
 from capsella.models.base import _MODELS
 from capsella.papers import get_recipe, list_recipes, recipe_group, recipe_summary
 from capsella.routing import ROUTINGS, DynamicRouting, EMRouting
-from capsella.training import AugmentOptions, Machine, ModelOptions, OptimizerOptions, Recipe, read_recipe
+from capsella.training import AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions, Recipe, read_recipe
 
 NETWORKS = dict(_MODELS)
 DIGITS = {"model": ModelOptions("sabour2017_capsnet"), "data": NamedData()}
@@ -91,7 +91,7 @@ def test_a_recipe_checks_its_fields(argument, fields):
 @pytest.mark.parametrize(
     ("options", "argument", "value"),
     [
-        *((Machine, "devices", 0), (Machine, "threads", 0), (Machine, "checkpoint_seconds", -1.0)),
+        *((ComputeOptions, "devices", 0), (ComputeOptions, "threads", 0), (ComputeOptions, "checkpoint_seconds", -1.0)),
         *((OptimizerOptions, "learning_rate", 0.0), (OptimizerOptions, "learning_rate", math.nan)),
         *((OptimizerOptions, "decay", 0.0), (OptimizerOptions, "decay_steps", 0), (OptimizerOptions, "l2", -0.1)),
         *((OptimizerOptions, "method", "rmsprop"), (OptimizerOptions, "momentum", 1.0), (OptimizerOptions, "ema", 1.0)),
@@ -153,7 +153,7 @@ def test_options_of_a_network_that_were_written_by_hand(tmp_path, option, value)
 
 
 def rates(steps, total, **options):
-    return [OptimizerOptions(**options).rate_at(step, total) for step in steps]
+    return [OptimizerOptions(**options).learning_rate_at(step, total) for step in steps]
 
 
 def test_the_learning_rate_decays_smoothly_down_to_a_floor():
@@ -179,7 +179,7 @@ def test_a_cosine_ends_at_zero_after_a_warm_up():
 def test_a_paper_recipe_learns_as_its_authors_had_it():
     """The rate of Efficient-CapsNet falls to a tenth and stays there; CIFAR-10 of Sabour et al. is leaky (§7)."""
     optimizer = get_recipe("mazzia2021-mnist").optimizer
-    found = [optimizer.rate_at(epoch * 3375, 150 * 3375) for epoch in (0, 1, 75, 76, 149)]
+    found = [optimizer.learning_rate_at(epoch * 3375, 150 * 3375) for epoch in (0, 1, 75, 76, 149)]
     assert found == pytest.approx([5e-4, 4.85e-4, 5e-4 * 0.97**75, 5e-5, 5e-5])
     assert get_recipe("sabour2017-cifar10").model.options["routing"].leaky
 
@@ -211,7 +211,7 @@ def test_modern_recipes_train_the_networks_of_the_thesis_another_way():
         assert modern.model.name == published.model.name
         assert modern.model.options["batch_norm"]
         assert (modern.data, modern.loss.name, modern.augment.flip) == (published.data, published.loss.name, True)
-        assert modern.optimizer.rate_at(2500, 2500) == pytest.approx(modern.optimizer.learning_rate / 10)
+        assert modern.optimizer.learning_rate_at(2500, 2500) == pytest.approx(modern.optimizer.learning_rate / 10)
 
 
 def test_a_routing_that_cannot_be_read_back_is_refused_before_training(monkeypatch):

@@ -18,7 +18,7 @@ from capsella.errors import CapsellaError
 from capsella.routing import RandomRouting
 from capsella.training import (
     AugmentOptions,
-    Machine,
+    ComputeOptions,
     OptimizerOptions,
     TrainingDivergedError,
     devices,
@@ -33,7 +33,7 @@ from capsella.training.run import RunFolder
 
 TIMES = ("images_per_second", "seconds")
 QUIET = Console(quiet=True)
-CPU = Machine(accelerator="cpu")
+CPU = ComputeOptions(accelerator="cpu")
 
 
 def metrics(folder):
@@ -109,12 +109,12 @@ def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(
 def test_a_run_goes_on_on_another_machine_and_keeps_its_events(tiny, run, tmp_path):
     """Events of an epoch are on the disk when it is over, and a resumed run takes none away."""
     folder = tmp_path / "moved"
-    train(tiny(), folder, name="tiny", until=1, machine=Machine(accelerator="cpu", threads=2), console=QUIET)
-    files, moved = RunFolder(folder), Machine(accelerator="cpu", threads=1)
+    train(tiny(), folder, name="tiny", until=1, compute=ComputeOptions(accelerator="cpu", threads=2), console=QUIET)
+    files, moved = RunFolder(folder), ComputeOptions(accelerator="cpu", threads=1)
     before = json.loads((folder / "config.json").read_text())
-    resume(folder, machine=moved, console=QUIET)
-    assert files.read_machine() == moved
-    assert json.loads((folder / "config.json").read_text()) == before | {"machine": moved.to_dict()}
+    resume(folder, compute=moved, console=QUIET)
+    assert files.read_compute() == moved
+    assert json.loads((folder / "config.json").read_text()) == before | {"compute": moved.to_dict()}
     assert read_progress(files.checkpoint).epoch == 2
     assert metrics(folder) == metrics(run)
     events = [EventAccumulator(str(path / "events")).Reload().Scalars("train/loss") for path in (folder, run)]
@@ -151,7 +151,7 @@ def test_nan_that_only_validation_sees(tiny, quiet_train, last_checkpoint, tmp_p
 
 
 def test_a_finished_run_is_returned_untouched_even_without_its_images(run, monkeypatch):
-    monkeypatch.setattr("capsella.training.loop.images_of", None)
+    monkeypatch.setattr("capsella.training.loop.load_run_splits", None)
     monkeypatch.setattr("capsella.training.loop.Trainer", None)
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()}
     resume(run, console=QUIET)
@@ -192,7 +192,7 @@ def test_a_changed_bit_of_a_checkpoint_is_noticed_before_any_image_is_read(run, 
     content[largest.header_offset + 1000] ^= 1
     path.write_bytes(bytes(content))
     assert torch.load(path, weights_only=True)
-    monkeypatch.setattr("capsella.training.images.load_data", None)
+    monkeypatch.setattr("capsella.training.run_splits.load_data", None)
     with pytest.raises(CapsellaError, match="is damaged"):
         resume(run, console=QUIET)
 

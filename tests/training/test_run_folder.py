@@ -17,9 +17,9 @@ from rich.console import Console
 from capsella.data import DomainData
 from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
-from capsella.training import Machine, ModelOptions, Recipe, load_run, new_run_folder, resume, run_names
-from capsella.training.devices import starts_training
-from capsella.training.run import RunFolder, _found
+from capsella.training import ComputeOptions, ModelOptions, Recipe, load_run, new_run_folder, resume, run_names
+from capsella.training.devices import is_first_of_training
+from capsella.training.run import RunFolder, _with_paths_from
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
 QUIET = Console(quiet=True)
@@ -216,7 +216,7 @@ def test_runs_are_called_by_what_distinguishes_their_folders(tmp_path, monkeypat
 def test_a_training_that_begins_anew_has_not_diverged(tmp_path, tiny):
     files = RunFolder(tmp_path)
     files.write("diverged", {"reason": "the loss is nan"})
-    files.write_config("tiny", tiny(), Machine())
+    files.write_config("tiny", tiny(), ComputeOptions())
     assert not files.has_diverged
 
 
@@ -228,13 +228,13 @@ def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_p
     data = DomainData(("cells/", "pbc"))
     recipe = Recipe(model=ModelOptions("stem_linear", {"backbone": "runs/cnn"}), data=data)
     monkeypatch.chdir(there)
-    assert _found(recipe, there) == recipe
+    assert _with_paths_from(there, recipe) == recipe
     monkeypatch.chdir(here)
-    moved = _found(recipe, there)
+    moved = _with_paths_from(there, recipe)
     assert moved.model.options["backbone"] == str(there / "runs" / "cnn")
     assert moved.data.domains == (str(there / "cells"), "pbc")
     named = recipe.with_model(backbone="facebook/convnextv2-atto-1k-224")
-    assert _found(named, there).model == named.model
+    assert _with_paths_from(there, named).model == named.model
 
 
 def test_a_folder_in_use_is_left_alone(tiny, run, quiet_train, tmp_path):
@@ -261,4 +261,4 @@ def test_the_first_of_several_processes_takes_the_lock(monkeypatch, devices, var
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert starts_training(Machine(devices=devices)) is first
+    assert is_first_of_training(ComputeOptions(devices=devices)) is first

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from capsella.data import NamedData
 from capsella.routing import DynamicRouting, EMRouting
-from capsella.training import Machine, ModelOptions, OptimizerOptions, Recipe, train
+from capsella.training import ComputeOptions, ModelOptions, OptimizerOptions, Recipe, train
 
 BATCH = 8
 CAPSNET = Recipe(
@@ -58,7 +58,9 @@ def fork(recipe: Recipe, folder: Path, rank: int, processes: int, port: int) -> 
     variables = {**size, "RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost", "TORCHELASTIC_RUN_ID": "test"}
     os.environ.update({name: str(value) for name, value in variables.items()})
     try:
-        train(recipe, folder, machine=Machine(accelerator="cpu", threads=1), console=Console(quiet=True), until=1)
+        train(
+            recipe, folder, compute=ComputeOptions(accelerator="cpu", threads=1), console=Console(quiet=True), until=1
+        )
     except BaseException as error:
         print(f"rank {rank}: {error!r}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -11,11 +11,11 @@ from rich.console import Console
 from capsella.data import load_data
 from capsella.errors import BusyError
 from capsella.evaluation import evaluate
+from capsella.experiments import Row, Runner, Stopwatch
 from capsella.experiments.search.outcome import Finalist, Outcome
 from capsella.experiments.search.study import Search
 from capsella.experiments.search.trials import POLL, mean_seconds_per_epoch, run_trials
 from capsella.files import read_json, write_json
-from capsella.grid import Clock, Grid, Row
 from capsella.training import Recipe, RunFolder, load_run, save_recipe
 from capsella.training.devices import check_accelerator
 
@@ -27,7 +27,7 @@ def run_search(search: Search, console: Console | None = None) -> Outcome:
         CapsellaError: a training cannot continue for a reason that is not the candidate's, or the limits reject nearly
             all of the space.
     """
-    check_accelerator(search.machine)
+    check_accelerator(search.compute)
     console = console or Console(quiet=True)
     minutes = search.options.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -40,16 +40,16 @@ def run_search(search: Search, console: Console | None = None) -> Outcome:
 
 def run_finalists(search: Search, console: Console, deadline: float = math.inf) -> None:
     """Train the finalists with the other seeds. Processes share them, and wait for one another."""
-    clock = Clock({"finalist": search.rungs[-1] * mean_seconds_per_epoch(search, search.trials())})
+    clock = Stopwatch({"finalist": search.rungs[-1] * mean_seconds_per_epoch(search, search.trials())})
     clock.plan(["finalist"] * (search.options.seeds - 1) * len(search.outcome().candidates))
-    grid = Grid(search.folder / "finalists", console, search.machine, clock)
+    grid = Runner(search.folder / "finalists", console, search.compute, clock)
     while todo := _to_train(search):
         waits = True
         for row, seed in todo:
             if time.monotonic() > deadline:
                 return
             with contextlib.suppress(BusyError):  # another process trains it
-                grid.validated([row], [seed])
+                grid.validate([row], [seed])
                 waits = False
         if waits:
             time.sleep(POLL)

@@ -10,12 +10,12 @@ from matplotlib.ticker import NullFormatter
 
 from capsella.environment import environment, machine, versions
 from capsella.errors import pluralize
+from capsella.experiments import format_duration
 from capsella.experiments.search.cost import cost_texts
 from capsella.experiments.search.finalists import FinalTest, read_test
 from capsella.experiments.search.outcome import BASE, Outcome
 from capsella.experiments.search.study import Search
 from capsella.files import write_text
-from capsella.grid import duration
 from capsella.report.pages import Section, pictures_of, render_page
 
 AXES = {"ms": "milliseconds per image", "parameters": "parameters"}
@@ -206,7 +206,7 @@ def _facts(search: Search, outcome: Outcome) -> dict[str, str]:
     seconds = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials)
     return {
         "trials": ", ".join([f"{complete} complete", *(f"{count} {text}" for text, count in counts.items() if count)]),
-        "time": f"{duration(seconds)} of training, without the finalists' further seeds",
+        "time": f"{format_duration(seconds)} of training, without the finalists' further seeds",
         "machine": machine(made_with),
         "versions": versions(made_with),
     }

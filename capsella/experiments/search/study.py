@@ -22,16 +22,16 @@ from capsella.errors import (
     check_argument,
     check_installed,
 )
+from capsella.experiments import format_duration
 from capsella.experiments.search.options import FACTOR, SearchOptions
 from capsella.experiments.search.outcome import Outcome, outcome_of
 from capsella.experiments.search.schedule import rungs_for, shorten
 from capsella.files import alone_in
-from capsella.grid import duration
-from capsella.training import Machine, Recipe, RunFolder
-from capsella.training.balance import settle_balance
+from capsella.training import ComputeOptions, Recipe, RunFolder
+from capsella.training.balance import resolve_balance
+from capsella.training.loop import time_steps
 from capsella.training.search_space import Label, Space, default_space
-from capsella.training.timing import time_steps
-from capsella.training.validation import kept_by
+from capsella.training.validation import selection_metric
 
 if TYPE_CHECKING:
     import optuna
@@ -58,7 +58,7 @@ class Search:
     rungs: tuple[int, ...]
     study: "optuna.Study"
     splits: Splits
-    machine: Machine
+    compute: ComputeOptions
     seconds_per_epoch: float
 
     @property
@@ -69,7 +69,7 @@ class Search:
     @property
     def is_balanced(self) -> bool:
         """True if errors are means over classes, because the recipe balances them."""
-        return settle_balance(self.recipe, self.splits.train)[0].balance != "none"
+        return resolve_balance(self.recipe, self.splits.train)[0].balance != "none"
 
     @property
     def expected_seconds(self) -> float:
@@ -109,7 +109,7 @@ def open_search(
     name: str,
     options: SearchOptions,
     space: Space | None = None,
-    machine: Machine = Machine(),
+    compute: ComputeOptions = ComputeOptions(),
     splits: Splits | None = None,
 ) -> Search:
     """Begin the search of a recipe, or open the one in its folder.
@@ -126,7 +126,7 @@ def open_search(
         ValueError: too few minutes, or more than one device.
     """
     check_installed("a search", "search", "optuna")
-    check_argument(machine.devices == 1, "be 1: run the search again for a second process", devices=machine.devices)
+    check_argument(compute.devices == 1, "be 1: run the search again for a second process", devices=compute.devices)
     if recipe.stop_at_error is not None and recipe.stop_on == "test":
         raise CapsellaError("a search never looks at test images: set --stop-on validation")
     folder = options.out or Path("runs", f"search-{name}")
@@ -135,7 +135,7 @@ def open_search(
     space = space.only(options.tune) if options.tune else space
     space.check(recipe)
     splits = (splits or load_data(recipe.data)).without_test()
-    time, images = time_steps(recipe, machine, seconds=2.0, splits=splits), len(splits.train)
+    time, images = time_steps(recipe, compute, seconds=2.0, splits=splits), len(splits.train)
     batches = space.fields["batch_size"].ends if "batch_size" in space.fields else (recipe.batch_size,)
     shortened = shorten(recipe, options, images, max(batches), time, len(splits.validation))
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def open_search(
     rungs = rungs_for(trained, options, images, max(batches))
     steps = math.ceil((trained.epoch_images or images) / trained.batch_size)
     seconds = steps * time.step + len(splits.validation) * time.image
-    return Search(folder, name, recipe, trained, space, options, rungs, study, splits, machine, seconds)
+    return Search(folder, name, recipe, trained, space, options, rungs, study, splits, compute, seconds)
 
 
 def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
@@ -223,11 +223,11 @@ def quiet_optuna() -> Iterator[None]:
 def end_of(search: Search) -> str:
     """Return the estimated duration and the time of day at which a search with one process ends."""
     seconds = search.expected_seconds
-    return f"about {duration(seconds)}, until {datetime.now() + timedelta(seconds=seconds):%H:%M}"
+    return f"about {format_duration(seconds)}, until {datetime.now() + timedelta(seconds=seconds):%H:%M}"
 
 
 def error_at(files: RunFolder, epochs: int) -> float:
     """Return the validation error of the epoch that a training of so many epochs would keep, in per cent."""
     recipe, table = files.read_config()[1], files.read_metrics()
-    errors, losses = table[kept_by(recipe)][:epochs], table["validation_loss"][:epochs]
+    errors, losses = table[selection_metric(recipe)][:epochs], table["validation_loss"][:epochs]
     return float(errors[-1] if recipe.keep == "last" else errors[np.lexsort((losses, errors))[0]])

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from capsella.errors import BusyError, CapsellaError, NoMemoryError, memory_errors, pluralize
+from capsella.experiments import format_duration
 from capsella.experiments.search.cost import latency_of, parameters_of
 from capsella.experiments.search.options import FACTOR
 from capsella.experiments.search.study import ATTEMPTS, Search, error_at, quiet_optuna
 from capsella.files import alone_in
-from capsella.grid import duration
 from capsella.training import Recipe, RunFolder, TrainingDivergedError, resume, train
 from capsella.training.search_space import Choice, Label, Range
 
@@ -235,11 +235,11 @@ def train_to(search: Search, recipe: Recipe, files: RunFolder, epochs: int) -> N
     if files.is_trained or _epochs_of(files) >= epochs:
         return
     if files.checkpoint.exists():
-        resume(files.path, machine=search.machine, console=quiet, until=epochs, splits=splits)
+        resume(files.path, compute=search.compute, console=quiet, until=epochs, splits=splits)
     else:
-        files.forget_start()
+        files.discard_unstarted()
         name = f"{search.name}-{files.path.name}"
-        train(recipe, files.path, name=name, machine=search.machine, console=quiet, until=epochs, splits=splits)
+        train(recipe, files.path, name=name, compute=search.compute, console=quiet, until=epochs, splits=splits)
 
 
 def _epochs_of(files: RunFolder) -> int:
@@ -282,4 +282,4 @@ def _seconds_left(search: Search, trials: "Sequence[FrozenTrial]") -> str:
     done = sum(trial.user_attrs.get("epochs", 0) for trial in trials)
     workers = max(1, sum(trial.state.name == "RUNNING" for trial in trials) + 1)
     left = max(0.0, search.options.expected_epochs(search.rungs) - done)
-    return f"about {duration(left * mean_seconds_per_epoch(search, trials) / workers)}"
+    return f"about {format_duration(left * mean_seconds_per_epoch(search, trials) / workers)}"

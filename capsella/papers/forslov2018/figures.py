@@ -14,8 +14,9 @@ from rich.console import Console
 from capsella.data import load_data, single_images
 from capsella.environment import hardware
 from capsella.errors import pluralize
+from capsella.experiments import Results, Row
 from capsella.files import write_json
-from capsella.grid import BudgetName, Results, Row
+from capsella.papers.budget import BudgetName
 from capsella.papers.figure_types import Panel, Series, write_panels
 from capsella.papers.forslov2018.paper import ACCURACY, FAMILIES, NETWORKS, SET_CLASSES, SET_IMAGES, SETS, family
 from capsella.papers.forslov2018.runs import (

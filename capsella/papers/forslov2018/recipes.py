@@ -12,7 +12,7 @@ from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe, register_recipe_for
+from capsella.training.recipes import register_recipe, register_recipe_for
 
 CAPSNETS = (
     "forslov2018_capsnet1_init1",

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Self
 from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data, thesis_set
 from capsella.errors import CapsellaError
 from capsella.evaluation import Spread
-from capsella.grid import Budget, BudgetName, Row
+from capsella.experiments import Row
+from capsella.papers.budget import Budget, BudgetName
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
 from capsella.papers.table_types import FEW_IMAGES, Published
 from capsella.training import Recipe
-from capsella.training.registry import get_recipe
+from capsella.training.recipes import get_recipe
 
 # 224×224 images of a public download, by a microscope of the same maker as the thesis's.
 SOURCE, SIZE = "bloodmnist", 224

@@ -13,11 +13,12 @@ from capsella.bench import ExecutionTime, execution_times
 from capsella.data import load_once, single_images
 from capsella.environment import environment, hardware
 from capsella.evaluation import PERTURBATIONS, measure_robustness
+from capsella.experiments import Results, Row
 from capsella.files import read_json, write_json
-from capsella.grid import BudgetName, Results, Row
 from capsella.layers import ConvolutionalDecoder
 from capsella.models import ImageClassifier, create_model
 from capsella.models.forslov2018 import init_net
+from capsella.papers.budget import BudgetName
 from capsella.papers.forslov2018.paper import (
     ACCURACY,
     CAPSULE_THICKNESS,

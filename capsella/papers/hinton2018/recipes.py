@@ -10,7 +10,7 @@ from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 BETA_A_SCALE = 2500.0
 """With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits (LOG.md,
@@ -94,7 +94,7 @@ def batchnorm_capsnet_smallnorb() -> Recipe:
     return replace(
         small,
         model=ModelOptions("stem_matrix_capsnet", options),
-        augment=replace(MOVED_AND_MIXED, shift=4, border="repeat"),
+        augment=replace(MOVED_AND_MIXED, shift=4, padding_mode="border"),
     )
 
 
@@ -132,7 +132,7 @@ def hinton2018_cifar10() -> Recipe:
     return replace(
         hinton2018_mnist().with_model(maps=256, **FROM_PHOTOGRAPHS),
         data=NamedData("cifar10"),
-        augment=AugmentOptions(shift=4, border="repeat"),
+        augment=AugmentOptions(shift=4, padding_mode="border"),
     )
 
 

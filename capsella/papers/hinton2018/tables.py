@@ -7,10 +7,11 @@ import torch
 
 from capsella.data import DataOptions, LabelledImages, single_images
 from capsella.evaluation import AttackOptions, evaluate
-from capsella.grid import Budget, BudgetName, Budgets, Row, at_rate
+from capsella.experiments import Row, with_learning_rate
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.hinton2018 import CROPS
 from capsella.papers.attack_table import AttackTable
+from capsella.papers.budget import Budget, BudgetName, Budgets
 from capsella.papers.figure_types import Drawn, RunFigure
 from capsella.papers.table_types import (
     Claim,
@@ -28,7 +29,7 @@ from capsella.papers.table_types import (
 from capsella.report import VoteDistances, class_vote_distances, pick_examples
 from capsella.report.vote_distances import vote_examples_figure
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import get_recipe
+from capsella.training.recipes import get_recipe
 
 OTHER_BUDGETS = Budgets(
     Budget(per_class=200, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32),
@@ -160,7 +161,7 @@ def _at_rates(row: ErrorRow, budget: BudgetName, rates: tuple[float, ...]) -> li
     *first, couplings, crops = row.label
     before = "" if couplings == "–" else f"{couplings}, "
     labels = {rate: (*first, f"{before}rate {rate:g}", crops) for rate in rates if budget == "medium"}
-    return [row, *(replace(at_rate(row, rate), label=label) for rate, label in labels.items())]
+    return [row, *(replace(with_learning_rate(row, rate), label=label) for rate, label in labels.items())]
 
 
 def others(budget: BudgetName) -> ErrorTable:

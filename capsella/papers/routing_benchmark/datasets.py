@@ -8,13 +8,14 @@ import numpy as np
 
 from capsella.data import DataOptions, LabelledImages, NamedData, load_data, read_laboratory
 from capsella.errors import ArgumentError, unknown_name
-from capsella.grid import Budget, BudgetName, Grid, Row, Validated, at_rate, rate_at
+from capsella.experiments import Row, Runner, ValidationResult, scaled_learning_rate, with_learning_rate
 from capsella.losses import Classification
+from capsella.papers.budget import Budget, BudgetName
 from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
 from capsella.papers.ribeiro2020 import WIDE
 from capsella.routing import ROUTINGS, EMRouting, InvertedAttentionRouting, LogisticRouting, Routing, VariationalRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import get_recipe, register_recipe
+from capsella.training.recipes import get_recipe, register_recipe
 
 RATE = 3e-3
 
@@ -67,7 +68,7 @@ def routings_digits() -> Recipe:
 @register_recipe
 def routings_cells() -> Recipe:
     """The same network on blood cells of one laboratory, to be tested on those of another one, too."""
-    augment = AugmentOptions(shift=3, border="repeat", flip=True, rotation=180.0)
+    augment = AugmentOptions(shift=3, padding_mode="border", flip=True, rotation=180.0)
     return _on(NamedData("pbc", size=40, channels=3, cells="matched"), augment)
 
 
@@ -269,34 +270,39 @@ class ChosenRate:
 
 def at_chosen_rate(row: BenchmarkRow, rate: float) -> BenchmarkRow:
     """Return the row as it is trained at its rate: on nearly all training images, for the whole length."""
-    row = at_rate(row, rate)
+    row = with_learning_rate(row, rate)
     data = replace(row.recipe.data, group=None, validation=LEFT_OUT)
     return replace(row, recipe=replace(row.recipe, data=data))
 
 
 def at_recipe_rate(row: BenchmarkRow) -> ChosenRate:
     """Return the row at its recipe's rate, without a search."""
-    rate = rate_at(row.recipe, 1.0)
+    rate = scaled_learning_rate(row.recipe, 1.0)
     return ChosenRate({}, rate, at_chosen_rate(row, rate))
 
 
-def choose_rates(rows: Sequence[BenchmarkRow], grid: Grid) -> list[ChosenRate]:
+def choose_rates(rows: Sequence[BenchmarkRow], grid: Runner) -> list[ChosenRate]:
     """Train every row shortly with every rate on every split, and test nothing; a training may diverge."""
-    tried = [(row, rate_at(row.recipe, factor), split) for row in rows for factor in FACTORS for split in range(SPLITS)]
-    runs = grid.validated([_short(*one) for one in tried], (SEARCH_SEED,))
-    by_row: dict[str, dict[float, list[Validated]]] = {row.slug: {} for row in rows}
+    tried = [
+        (row, scaled_learning_rate(row.recipe, factor), split)
+        for row in rows
+        for factor in FACTORS
+        for split in range(SPLITS)
+    ]
+    runs = grid.validate([_short(*one) for one in tried], (SEARCH_SEED,))
+    by_row: dict[str, dict[float, list[ValidationResult]]] = {row.slug: {} for row in rows}
     for (row, rate, _), by_seed in zip(tried, runs, strict=True):
         by_row[row.slug].setdefault(rate, []).append(by_seed[SEARCH_SEED])
     return [choose_rate(row, by_row[row.slug]) for row in rows]
 
 
-def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[Validated]]) -> ChosenRate:
+def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[ValidationResult]]) -> ChosenRate:
     """Return the row at one of the rates, from the short trainings by rate; see `ChosenRate.rate`."""
 
     def rank(rate: float) -> tuple[float, float]:
         return float(np.mean([run.error for run in runs[rate]])), float(np.mean([run.loss for run in runs[rate]]))
 
-    default = rate_at(row.recipe, 1.0)
+    default = scaled_learning_rate(row.recipe, 1.0)
     better = [rate for rate in runs if all(a.error < b.error for a, b in zip(runs[rate], runs[default], strict=True))]
     rate = min(better, key=rank, default=default)
     errors = {rate: tuple(run.error for run in of_rate) for rate, of_rate in runs.items()}
@@ -305,7 +311,7 @@ def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[Validated]]) ->
 
 def _short(row: BenchmarkRow, rate: float, split: int) -> BenchmarkRow:
     """Return one of the row's short trainings."""
-    short = at_rate(row, rate)
+    short = with_learning_rate(row, rate)
     optimizer = replace(short.recipe.optimizer, warmup_steps=max(1, short.recipe.optimizer.warmup_steps // SHORTER))
     recipe = replace(
         short.recipe,

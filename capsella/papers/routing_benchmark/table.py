@@ -15,8 +15,9 @@ from capsella.data import load_data, single_images
 from capsella.environment import environment, hardware
 from capsella.errors import pluralize
 from capsella.evaluation import AttackOptions, accuracy_interval, holm
+from capsella.experiments import CorrectnessTable, Results, Runner, Task, ValidationResult, check_seeds, reevaluate
 from capsella.files import write_json
-from capsella.grid import BudgetName, Grid, Hits, Results, Validated, check_seeds, evaluated_on, result_of
+from capsella.papers.budget import BudgetName
 from capsella.papers.routing_benchmark.datasets import (
     DATASETS,
     STOPS,
@@ -136,7 +137,7 @@ class RoutingBenchmark:
         return values
 
 
-Runs = dict[int, Validated]  # by seed
+Runs = dict[int, ValidationResult]  # by seed
 
 
 @dataclass(frozen=True)
@@ -193,9 +194,9 @@ class _DatasetPart:
 
     def measured(self, seeds: Sequence[int]) -> list[Measured]:
         """Return all rows. Whatever chooses among trainings is done before the first test."""
-        grid = Grid(self.folder, self.console)
+        grid = Runner(self.folder, self.console)
         chosen = self._choose(grid)
-        trained: list[Runs] = grid.validated([one.row for one in chosen], seeds)
+        trained: list[Runs] = grid.validate([one.row for one in chosen], seeds)
         uniform = self._uniform(chosen, grid, seeds)
         sound = [_sound(runs) for runs in trained]
         results = [self._test(one.row, runs) for one, runs in zip(chosen, sound, strict=True)]
@@ -222,7 +223,7 @@ class _DatasetPart:
             for n, row in enumerate(self.rows)
         ]
 
-    def _choose(self, grid: Grid) -> list[ChosenRate]:
+    def _choose(self, grid: Runner) -> list[ChosenRate]:
         """Return every row at its rate. Rows that stop at one error have the recipe's rate."""
         if not self.dataset.stops:
             self.console.print("short trainings, which choose the learning rates:")
@@ -236,7 +237,7 @@ class _DatasetPart:
         return stopped
 
     def _uniform(
-        self, chosen: Sequence[ChosenRate], grid: Grid, seeds: Sequence[int]
+        self, chosen: Sequence[ChosenRate], grid: Runner, seeds: Sequence[int]
     ) -> dict[str, tuple[BenchmarkRow, Runs]]:
         """Return by row the same with uniform couplings at the row's rate, if no seed diverged.
 
@@ -251,22 +252,30 @@ class _DatasetPart:
             for row, one in zip(self.rows, chosen, strict=True)
             if row.uniform is not None and row.uniform in by_slug
         }
-        trained = grid.validated(list(rows.values()), seeds)
+        trained = grid.validate(list(rows.values()), seeds)
         both = zip(rows.items(), trained, strict=True)
         return {slug: (row, runs) for (slug, row), runs in both if _sound(runs) == runs}
 
     def _test(self, row: BenchmarkRow, runs: Runs) -> list[dict[str, Any]]:
-        return [
-            result_of(replace(row.recipe, seed=seed), run.folder, row.recipe_name, self.console)
+        tasks = [
+            Task(
+                recipe=replace(row.recipe, seed=seed),
+                folder=run.folder,
+                label=f"{row.slug}, seed {seed}",
+                recipe_name=row.recipe_name,
+            )
             for seed, run in runs.items()
         ]
+        for task in tasks:
+            task.run(self.console)
+        return [task.files.read("result") for task in tasks]
 
     def _test_changed(self, trained: Sequence[Runs]) -> list[list[dict[str, Any]]]:
         """Test the networks of every row on the changed images, which are loaded once."""
         if (changed := self.dataset.changed) is None:
             return [[] for _ in trained]
         images = cache(lambda: changed.images(self.rows[0].recipe.data))
-        return [[evaluated_on(run, "changed", images) for run in _folders(runs)] for runs in trained]
+        return [[reevaluate(run, "changed", images) for run in _folders(runs)] for runs in trained]
 
 
 def _sound(runs: Runs) -> Runs:
@@ -290,8 +299,10 @@ def _measured_text(results: Results) -> str:
 def _values(rows: Sequence[Measured]) -> list[dict[str, Any]]:
     """Return the rows of one data set with their ranks, by error. Rows that missed the common error have no rank."""
     sound = [row for row in rows if row.runs and not row.diverged]
-    by_error = ranks({row.row.slug: Hits.of(row.tests) for row in sound if not row.stops})
-    by_change = ranks({row.row.slug: Hits.of(row.changed) for row in sound if row.changed and row.reached})
+    by_error = ranks({row.row.slug: CorrectnessTable.from_tests(row.tests) for row in sound if not row.stops})
+    by_change = ranks(
+        {row.row.slug: CorrectnessTable.from_tests(row.changed) for row in sound if row.changed and row.reached}
+    )
     order = sorted(rows, key=lambda row: mean_error(row.compared)["error_percent"] if row.runs else np.inf)
     return [_row_values(row, rows, by_error, by_change) for row in order]
 
@@ -379,7 +390,7 @@ def _gain(row: Measured, others: Sequence[Mapping[str, Any]]) -> dict[str, Any] 
     """
     if row.diverged or min(len(row.compared), len(others)) < FEWEST_SEEDS:
         return None
-    gain = Hits.of(row.compared).gain_over(Hits.of(others))
+    gain = CorrectnessTable.from_tests(row.compared).difference_from(CorrectnessTable.from_tests(others))
     return {
         "points": 100 * gain.estimate,
         "interval_95_points": [100 * gain.low, 100 * gain.high],
@@ -402,12 +413,12 @@ def _error_cell(tests: Sequence[Mapping[str, Any]]) -> str:
 
 def mean_error(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the mean error over seeds in per cent, with its 95 % interval over test images (or groups) and seeds."""
-    accuracy = accuracy_interval(*Hits.of(tests))
+    accuracy = accuracy_interval(*CorrectnessTable.from_tests(tests))
     interval = [100 - 100 * accuracy.high, 100 - 100 * accuracy.low]
     return {"error_percent": 100 - 100 * accuracy.estimate, "interval_95_percent": interval}
 
 
-def ranks(rows: Mapping[str, Hits]) -> dict[str, str]:
+def ranks(rows: Mapping[str, CorrectnessTable]) -> dict[str, str]:
     """Return the range of ranks that each row may have.
 
     Two rows differ if the difference of their accuracies, image by image and over seeds, is significant: a t-test at
@@ -423,9 +434,9 @@ def ranks(rows: Mapping[str, Hits]) -> dict[str, str]:
     >>> ranks({"a": half, "b": half})
     {'a': '–', 'b': '–'}
     """
-    rows = {name: hits for name, hits in rows.items() if len(hits.right) >= FEWEST_SEEDS}
+    rows = {name: hits for name, hits in rows.items() if len(hits.correct) >= FEWEST_SEEDS}
     pairs = list(combinations(rows, 2))
-    gains = [rows[a].gain_over(rows[b]) for a, b in pairs]
+    gains = [rows[a].difference_from(rows[b]) for a, b in pairs]
     tests = [2 * float(t.sf(abs(gain.estimate) / gain.standard_error, gain.degrees)) for gain in gains]
     better, worse = dict.fromkeys(rows, 0), dict.fromkeys(rows, 0)  # how many rows are
     for (a, b), gain, significant in zip(pairs, gains, holm(tests), strict=True):

@@ -6,7 +6,7 @@ from capsella.data import NamedData, PairData
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.recipes import register_recipe
 
 
 @register_recipe
@@ -144,7 +144,7 @@ def sabour2017_cells() -> Recipe:
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False),
         data=NamedData("pbc", size=32),
-        augment=AugmentOptions(shift=2, border="repeat", flip=True),
+        augment=AugmentOptions(shift=2, padding_mode="border", flip=True),
         optimizer=OptimizerOptions(learning_rate=1e-4),
         epochs=30,
         batch_size=32,

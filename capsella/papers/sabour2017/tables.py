@@ -8,8 +8,8 @@ import torch
 from capsella.data import ImageSet, LabelledImages, PairSet, single_images
 from capsella.errors import ArgumentError
 from capsella.evaluation import evaluate
-from capsella.grid import Budget, BudgetName, Budgets
 from capsella.models import ImageClassifier
+from capsella.papers.budget import Budget, BudgetName, Budgets
 from capsella.papers.figure_types import Drawn, RunFigure
 from capsella.papers.table_types import (
     Claim,
@@ -26,7 +26,7 @@ from capsella.report.image_grids import reconstruction_figure, tweak_figure
 from capsella.report.reconstruction import pair_name, share_nearest_own
 from capsella.report.tweaks import row_changes
 from capsella.training import Recipe
-from capsella.training.registry import get_recipe
+from capsella.training.recipes import get_recipe
 
 # The CNN costs ten times as much per digit as CapsNet, and CapsNet three times as much per pair: with the small budgets
 # all rows take about an hour per seed on two cores.

@@ -8,8 +8,8 @@ import torch
 
 from capsella.data import ImageSet, catalogue
 from capsella.data.source import Parts, Source
-from capsella.grid import Budget
 from capsella.models import forslov2018
+from capsella.papers.budget import Budget
 from capsella.papers.forslov2018 import paper, runs
 
 PER_CLASS = 102  # two more than mini takes

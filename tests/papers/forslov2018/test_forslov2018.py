@@ -11,14 +11,14 @@ from capsella.cli import main
 from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import PERTURBATIONS
-from capsella.grid import Grid
-from capsella.grid import run as training
+from capsella.experiments import Runner
+from capsella.experiments import fit as training
 from capsella.papers.forslov2018 import figures, paper, runs, tables
 from capsella.papers.forslov2018.runs import AvailableSets, ThesisRuns
 from capsella.papers.published import FIGURES, TABLES
 from capsella.papers.table_types import caveated_cells
 from capsella.training import RunFolder
-from capsella.training.registry import get_recipe
+from capsella.training.recipes import get_recipe
 from tests.papers.tiny import QUIET
 
 # Table 3, INIT-NET 1/2.
@@ -103,7 +103,7 @@ def test_the_small_budget():
     assert [row.recipe.data.first_classes for row in grid[::7]] == [None, None, 5]
     for row in grid:
         recipe, steps = row.recipe, images // runs.SMALL.batch_size
-        assert recipe.optimizer.rate_at(steps, steps) == pytest.approx(recipe.optimizer.learning_rate / 10)
+        assert recipe.optimizer.learning_rate_at(steps, steps) == pytest.approx(recipe.optimizer.learning_rate / 10)
         assert recipe.loss.spread_at(images, images) == pytest.approx(0.9)
 
 
@@ -162,7 +162,7 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
 
     table = TABLES["forslov2018-table3"]("small").on(tiny)  # made of the first runs alone
     first = table.rows_to_train()[0]
-    results = Grid(tmp_path, QUIET).results([first], [0])
+    results = Runner(tmp_path, QUIET).results([first], [0])
     some = table.build(results, tmp_path, "c", QUIET)
     ours = [some["rows"][0]["cells"][3], *(row["cells"][5] for row in some["rows"])]
     assert re.fullmatch(r"[01]\.\d{3}", ours[0])

@@ -1,9 +1,8 @@
-"""What one sees of a training: a progress bar with time left, metrics.csv, TensorBoard."""
+"""Metrics of a training: metrics.csv, TensorBoard, the line per epoch and the progress bar."""
 
 import csv
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from importlib.util import find_spec
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,18 +15,18 @@ from capsella.errors import CapsellaError
 from capsella.files import write_csv
 from capsella.training.checkpoint import EpochRow
 
-if TYPE_CHECKING:  # a tenth of a second to import: only where a training starts
+if TYPE_CHECKING:  # takes a tenth of a second to import
     from torch.utils.tensorboard import SummaryWriter
 
 
 def write_metrics(path: Path, history: list[EpochRow]) -> None:
-    """metrics.csv: one row an epoch, whole or not at all."""
+    """Write metrics.csv, one row per epoch; the file is whole or unchanged."""
     rows = ([row.get(name, "") for name in history[0]] for row in history)
     write_csv(path, history[0], ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows))
 
 
 def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
-    """The columns of a run's metrics.csv as numbers; an empty cell is not-a-number.
+    """Read the columns of metrics.csv as numbers; an empty cell is NaN.
 
     Raises:
         CapsellaError: the file is missing, has no rows, or holds something that is not a number.
@@ -36,39 +35,34 @@ def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except FileNotFoundError:
-        raise CapsellaError(f"{path}: there is no such file; training writes it into the run folder") from None
+        raise CapsellaError(f"{path} does not exist; training writes it into the run folder") from None
     if not rows:
-        raise CapsellaError(f"{path}: must hold at least one row of metrics, got none")
+        raise CapsellaError(f"{path}: must hold at least one row of metrics")
     try:
-        # A row cut short (the run was killed while writing) has None where a cell is missing.
+        # A row cut short (the run was killed while writing) has None for a missing cell.
         return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0] if name is not None}
     except ValueError as error:
         raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
 
 
-def open_events(folder: Path, step: int) -> AbstractContextManager["SummaryWriter | None"]:
-    """Open a writer of TensorBoard events after `step`, or None where the extra `tensorboard` is not installed.
-
-    Events of later steps, which a killed process left behind, no longer count.
-    """
-    if find_spec("tensorboard") is None:
-        return nullcontext()
+def open_events(folder: Path, step: int) -> "SummaryWriter":
+    """Open TensorBoard's events after `step`; those of later steps, which a kill left behind, no longer count."""
     from torch.utils.tensorboard import SummaryWriter
 
-    return closing(SummaryWriter(str(folder), purge_step=step + 1))
+    return SummaryWriter(str(folder), purge_step=step + 1)
 
 
 def write_events(writer: "SummaryWriter", row: EpochRow) -> None:
-    """One epoch's metrics to TensorBoard, at its step; on the disk before its checkpoint is."""
+    """Write an epoch's metrics to TensorBoard; they are on the disk before its checkpoint is."""
     for key, value in row.items():
         if key not in ("epoch", "step"):
             writer.add_scalar(key.replace("_", "/", 1), value, int(row["step"]))
     writer.flush()
 
 
-def epoch_line(row: EpochRow, epochs: int, kept_by: str = "validation_error") -> str:
-    """One line for the console, with the error that epochs are kept by, and the test error where it ends the run."""
-    balanced = "" if kept_by == "validation_error" else f"balanced {row[kept_by]:.2f} %  "
+def epoch_line(row: EpochRow, epochs: int, metric: str = "validation_error") -> str:
+    """Return the line that the console shows for an epoch; `metric` is the column that chooses epochs."""
+    balanced = "" if metric == "validation_error" else f"balanced {row[metric]:.2f} %  "
     test = f"test error {row['test_error']:.2f} %  " if "test_error" in row else ""
     return (
         f"epoch {row['epoch']:.0f}/{epochs}  train error {row['train_error']:.2f} %  loss {row['train_loss']:.4f}  "
@@ -79,7 +73,7 @@ def epoch_line(row: EpochRow, epochs: int, kept_by: str = "validation_error") ->
 
 @contextmanager
 def progress_bar(console: Console, description: str, total: int, completed: int) -> Iterator["StepBar"]:
-    """A bar over all steps of a training, with time left; none where the output is no terminal."""
+    """Show a bar over all steps of a training, with the time left, if the output is a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -94,17 +88,17 @@ def progress_bar(console: Console, description: str, total: int, completed: int)
 
 
 class StepBar:
-    """The one task of a progress bar."""
+    """The task of a progress bar."""
 
     def __init__(self, progress: Progress, description: str, total: int, completed: int) -> None:
         self.progress = progress
         self.task = progress.add_task(description, total=total, completed=completed, state="")
 
     def advance(self, state: str, steps: int = 1) -> None:
-        """So many steps further; `state` stands beside the count."""
+        """Advance by so many steps; `state` stands beside the count."""
         self.progress.update(self.task, advance=steps, state=state)
 
     @property
     def speed(self) -> float | None:
-        """Steps a second, where it is known."""
+        """Steps per second, if known."""
         return self.progress.tasks[self.task].speed

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from capsella.grid import still_falls, still_learned
-from capsella.training.registry import get_recipe
+from capsella.experiments import is_still_falling, was_still_learning
+from capsella.training.recipes import get_recipe
 
 
 @pytest.mark.parametrize(
@@ -21,22 +21,22 @@ from capsella.training.registry import get_recipe
 def test_curves(curve, falls):
     epochs, random = np.arange(30), np.random.default_rng(0)
     seeds = [curve(epochs) + random.normal(0, 0.002, 30) for _ in range(3)]
-    assert still_falls(seeds) is falls
+    assert is_still_falling(seeds) is falls
 
 
 def test_noise_does_not_fall():
     random = np.random.default_rng(0)
-    falls = [still_falls([1 + random.normal(0, 0.1, 30)]) for _ in range(100)]
+    falls = [is_still_falling([1 + random.normal(0, 0.1, 30)]) for _ in range(100)]
     assert np.mean(falls) < 0.1
 
 
 def test_of_two_epochs_nothing_is_said():
-    assert not still_falls([np.array([2.0, 1.0])])
-    assert still_falls([np.array([3.0, 2.0, 1.01])])
+    assert not is_still_falling([np.array([2.0, 1.0])])
+    assert is_still_falling([np.array([3.0, 2.0, 1.01])])
 
 
 def test_a_cosine_is_not_asked(tmp_path):
     lines = ["epoch,train_loss,train_error", *(f"{e},{1 - 0.1 * e},{50 - e}" for e in range(9))]
     (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
-    assert still_learned(get_recipe("demo"), [tmp_path])
-    assert not still_learned(get_recipe("images-efficient"), [tmp_path])
+    assert was_still_learning(get_recipe("demo"), [tmp_path])
+    assert not was_still_learning(get_recipe("images-efficient"), [tmp_path])

@@ -14,8 +14,7 @@ from rich.console import Console
 import capsella.papers  # noqa: F401  registers the demo's recipe
 from capsella import ray_cluster
 from capsella.errors import CapsellaError
-from capsella.grid import Clock, Grid, Row, each
-from capsella.training import Machine
+from capsella.experiments import Row, Runner, Stopwatch, Task, compute_tasks
 from tests.papers.tiny import CNN, QUIET
 from tests.ray_cluster import from_outside, two_nodes
 
@@ -30,40 +29,36 @@ def row(epochs):
     return Row(slug="cnn", recipe_name="demo", recipe=replace(CNN, epochs=epochs))
 
 
-def refused(recipe, folder, name, console, machine):
-    raise CapsellaError(f"{folder}: no {name}")
+class Probe(Task):
+    """A task that does something else in its worker; its name says what."""
+
+    def run(self, console):
+        if self.recipe_name == "refused":
+            raise CapsellaError(f"{self.folder}: no {self.label}")
+        if self.recipe_name == "fails":
+            raise RuntimeError(f"no {self.label}")
+        console.print(f"GPUs {os.environ.get('CUDA_VISIBLE_DEVICES')!r}")
 
 
-def fails(recipe, folder, name, console, machine):
-    raise RuntimeError(f"no {name}")
-
-
-def gpus_in_sight(recipe, folder, name, console, machine):
-    return os.environ.get("CUDA_VISIBLE_DEVICES")
+def probe(name):
+    return Probe(recipe=CNN, folder=Path("runs"), label="probe", recipe_name=name)
 
 
 def numbers(results):
-    """What the runs found, without times."""
-    return [(one["command"], one["test"], one["training"]["best"]["validation_loss"]) for one in results["cnn"]]
+    """The results of the runs, without times."""
+    return [(run["command"], run["test"], run["training"]["best"]["validation_loss"]) for run in results["cnn"]]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nodes")
-def test_an_error_there_is_an_error_here():
-    task = row(1).task(refused, Path("runs"), 3, Machine())
-    refused_there = pytest.raises(CapsellaError, match="no demo")
-    with ray_cluster.joined(ray_cluster.Place(on="ray")), refused_there:
-        list(each([task], QUIET, Clock()))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("nodes")
-def test_what_a_run_raises_there_is_not_taken_for_a_dead_worker_and_a_run_without_gpus_sees_none(tmp_path):
-    sees, raises = (row(1).task(compute, tmp_path, 3, Machine()) for compute in (gpus_in_sight, fails))
+def test_errors_and_output_of_a_worker_come_back_and_a_run_without_gpus_sees_none():
+    text = io.StringIO()
     with ray_cluster.joined(ray_cluster.Place(on="ray", gpus=0)):
-        assert [found for _, found in each([sees], QUIET, Clock())] == [""]
-        with pytest.raises(CapsellaError, match="RuntimeError: no demo"):
-            list(each([raises], QUIET, Clock()))
+        for name, error in (("refused", "no probe"), ("fails", "RuntimeError: no probe")):
+            with pytest.raises(CapsellaError, match=error):
+                list(compute_tasks([probe(name)], QUIET, Stopwatch()))
+        assert len(list(compute_tasks([probe("gpus")], Console(file=text, width=200), Stopwatch()))) == 1
+    assert "GPUs ''" in text.getvalue()
 
 
 @pytest.mark.slow
@@ -71,8 +66,8 @@ def test_a_process_outside_the_cluster_gets_the_same_numbers(nodes, tmp_path):
     made, _ = nodes
     rows = [row(1)]
     with from_outside(made) as address, ray_cluster.joined(ray_cluster.Place(on=address)):
-        found = Grid(tmp_path / "there", QUIET).results(rows, [0])
-    assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))
+        found = Runner(tmp_path / "there", QUIET).results(rows, [0])
+    assert numbers(found) == numbers(Runner(tmp_path / "here", QUIET).results(rows, [0]))
 
 
 @pytest.mark.slow
@@ -88,20 +83,20 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
         while not metrics.exists() or metrics.read_text().count("\n") < 3:  # so the first epoch is in the checkpoint
             time.sleep(0.02)
         raylet = psutil.Process(int((run / ".lock").read_text().split()[-1])).ppid()
-        (node,) = (one for one in both if one.all_processes["raylet"][0].process.pid == raylet)
+        (node,) = (node for node in both if node.all_processes["raylet"][0].process.pid == raylet)
         made.remove_node(node, allow_graceful=False)
         killed.set()
 
     threading.Thread(target=kill, daemon=True).start()
     rows = [row(40)]
     with ray_cluster.joined(ray_cluster.Place(on="ray")):
-        found = Grid(Path("there"), Console(file=text, width=200)).results(rows, [0])
+        found = Runner(Path("there"), Console(file=text, width=200)).results(rows, [0])
     assert killed.is_set()
     assert "epoch 1/40" not in text.getvalue()
     assert text.getvalue().count("epoch 40/40") == 1
     assert not list(tmp_path.glob("there/*/last.ckpt"))
     assert ray_cluster.place() is None
-    assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))
+    assert numbers(found) == numbers(Runner(tmp_path / "here", QUIET).results(rows, [0]))
     assert found["cnn"][0]["command"].startswith("capsella train demo ")
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 from capsella.data import DataOptions
 from capsella.errors import check_argument
 from capsella.training import OptimizerOptions, Recipe
-from capsella.training.options import Precision
+from capsella.training.config import Precision
 
 BudgetName = Literal["small", "medium", "full"]
 """small: so short that rows compare with each other alone. medium: nearer to where a network ends, hours a row on two

@@ -1,0 +1,244 @@
+"""Fit a recipe: train and calibrate its network, test it once, and write result.json and report.html."""
+
+import base64
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from jaxtyping import Bool
+from rich.console import Console
+
+from capsella.data import DataOptions, LabelledImages, Splits, load_once
+from capsella.errors import CapsellaError
+from capsella.evaluation import Evaluation, Groups, Interval, difference_interval, evaluate
+from capsella.models import ImageClassifier
+from capsella.report import about_training, run_facts, write_report
+from capsella.training import (
+    ComputeOptions,
+    Recipe,
+    Run,
+    RunFolder,
+    is_first_process,
+    load_run,
+    load_run_splits,
+    new_run_folder,
+    resume,
+    train,
+    train_command,
+)
+
+
+@dataclass(frozen=True)
+class FittedRun(Run):
+    """A run that was trained and tested.
+
+    evaluation: its test; None in all but the first of several processes that train together.
+    report: the path of report.html, if it was written.
+    """
+
+    evaluation: Evaluation | None = None
+    report: Path | None = None
+
+
+def fit(
+    recipe: Recipe,
+    folder: Path | None = None,
+    *,
+    name: str = "unnamed",
+    compute: ComputeOptions = ComputeOptions(),
+    console: Console | None = None,
+    splits: Splits | None = None,
+) -> FittedRun:
+    """Train a recipe in a new run folder, calibrate the network, test it, and write result.json and report.html.
+
+    Args:
+        recipe: what to train.
+        folder: the run folder; default: runs/NAME, numbered if that exists.
+        name: what the run is called.
+        compute: where to train.
+        console: where progress is printed; default: the standard output.
+        splits: the images of the recipe, if they are loaded already.
+
+    Returns:
+        The run with the weights that the recipe keeps, its splits and its evaluation.
+
+    Raises:
+        CapsellaError: a run is in `folder` already, data is missing or broken, or the disk is full.
+        TrainingDivergedError: the loss or a gradient became NaN or infinite.
+    """
+    folder = folder or new_run_folder(Path("runs"), name)
+    return evaluate_run(train(recipe, folder, name=name, compute=compute, console=console, splits=splits))
+
+
+def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> FittedRun:
+    """Test a trained run on its test images, and write test.json, result.json and, unless told not to, the report.
+
+    Of several processes that trained together, only the first does.
+    """
+    values = {field.name: getattr(run, field.name) for field in dataclasses.fields(Run)}
+    if not is_first_process():
+        return FittedRun(**values)
+    files = RunFolder(run.folder)
+    splits = run.splits or load_run_splits(files, run.recipe.data, load_public_once(run.recipe.data))
+    values["splits"] = splits
+    evaluation = evaluate(run.model, splits.test, progress=progress)
+    files.write("test", evaluation.to_dict())
+    files.write("result", result(run, evaluation, splits.name))
+    page = _write_report(run, splits, evaluation) if report else None
+    return FittedRun(**values, evaluation=evaluation, report=page)
+
+
+def _write_report(run: Run, splits: Splits, evaluation: Evaluation) -> Path:
+    files = RunFolder(run.folder)
+    summary = files.read("summary")
+    facts, training = run_facts(run, splits, summary["broken_images"]), about_training(run, splits, summary)
+    return write_report(run.folder, run.model, evaluation, splits.test, files.metrics, run.name, facts, training)
+
+
+def train_or_resume(
+    recipe: Recipe, folder: Path, name: str, console: Console, compute: ComputeOptions = ComputeOptions()
+) -> Run:
+    """Return the trained run of `recipe` in `folder`: load it, resume it, or train it; it is not tested.
+
+    Raises:
+        CapsellaError: a run of another recipe is in `folder`; and what `train` raises.
+    """
+    files = RunFolder(folder)
+    files.check_recipe(recipe)
+    if files.is_trained:
+        return load_run(folder)
+    splits = load_public_once(recipe.data)
+    with files.lock(compute):
+        if files.is_trained:  # by another process, while the images were loaded
+            return load_run(folder)
+        has_begun = files.checkpoint.exists()
+        if not has_begun:
+            files.discard_unstarted()
+    if has_begun:
+        return resume(folder, compute=compute, console=console, splits=splits)
+    return train(recipe, folder, name=name, compute=compute, console=console, splits=splits)
+
+
+def load_public_once(data: DataOptions) -> Splits | None:
+    """Return the images of a public set, kept in memory for the next run; None for a user's own, which may change."""
+    return None if data.is_own else load_once(data)
+
+
+def result(run: Run, evaluation: Evaluation, data: str) -> dict[str, Any]:
+    """Return the contents of result.json; `data` is the name of the images."""
+    return {
+        "command": train_command(run.name, run.recipe),
+        "seed": run.recipe.seed,
+        "environment": run.environment,
+        "data": data,
+        "recipe": run.recipe.to_dict(),
+        "test": _test_values(evaluation),
+        "training": RunFolder(run.folder).read("summary"),
+    }
+
+
+def reevaluate(
+    folder: Path,
+    name: str,
+    images: DataOptions | Callable[[], tuple[str, LabelledImages]],
+    change: Callable[[ImageClassifier], ImageClassifier] | None = None,
+) -> dict[str, Any]:
+    """Test a finished run on other images, or a changed network; the result is kept in `folder`/`name`.json.
+
+    Args:
+        folder: the run folder.
+        name: the JSON file, which is read if it exists.
+        images: whose test images are taken; or a function that returns the name of a set, and the set.
+        change: from the trained network to the one that is tested.
+
+    Returns:
+        The name of the images ("data"), and what result.json holds under "test".
+
+    Raises:
+        CapsellaError: no finished run is in `folder`.
+    """
+    files = RunFolder(folder)
+    if not (folder / f"{name}.json").exists():
+        if not files.is_trained:
+            raise CapsellaError(f"{folder}: must hold a finished run")
+        if isinstance(images, DataOptions):
+            splits = load_once(images)
+            data, test_set = splits.name, splits.test
+        else:
+            data, test_set = images()
+        model = load_run(folder).model
+        evaluation = evaluate(model if change is None else change(model).eval(), test_set)
+        files.write(name, {"data": data, **_test_values(evaluation)})
+    return files.read(name)
+
+
+def _test_values(evaluation: Evaluation) -> dict[str, Any]:
+    values = {
+        "images": len(evaluation.labels),
+        "errors": evaluation.errors,
+        "error_percent": evaluation.error,
+        "error_interval_95_percent": list(evaluation.error_interval),
+        "correct": base64.b64encode(np.packbits(evaluation.correct.numpy()).tobytes()).decode(),
+    }
+    return values if evaluation.groups is None else values | {"groups": pack_groups(evaluation.groups)}
+
+
+class CorrectnessTable(NamedTuple):
+    """Which images of one test set the seeds of a row classify correctly.
+
+    groups: the number of each image's patient or object; None if all images are independent.
+    """
+
+    correct: Bool[np.ndarray, "seeds images"]
+    groups: Groups | None = None
+
+    @classmethod
+    def from_tests(cls, tests: Sequence[Mapping[str, Any]]) -> Self:
+        """Read what the results of the seeds hold under "test".
+
+        Raises:
+            ValueError: the results have different numbers of images, or other groups.
+        """
+        correct = np.stack([unpack_correct(test) for test in tests])
+        return cls(correct, _common([_unpack_groups(test["groups"]) for test in tests if "groups" in test]))
+
+    def difference_from(self, other: "CorrectnessTable") -> Interval:
+        """Return the difference of accuracies (self − other) on the same images, as `difference_interval`.
+
+        Raises:
+            ValueError: other images, or other groups.
+        """
+        groups = _common([table.groups for table in (self, other) if table.groups is not None])
+        return difference_interval(self.correct, other.correct, groups)
+
+
+def _common(groups: Sequence[Groups]) -> Groups | None:
+    """Return the groups that all results have; None if none has any."""
+    if any(not np.array_equal(groups[0], others) for others in groups[1:]):
+        raise ValueError("groups: must be the same for all results of a test")
+    return groups[0] if groups else None
+
+
+def unpack_correct(test: Mapping[str, Any]) -> Bool[np.ndarray, " images"]:
+    """Return which test images a run classified correctly, from what its result holds under "test".
+
+    >>> unpack_correct({"images": 3, "correct": "oA=="})
+    array([ True, False,  True])
+    """
+    bits = np.frombuffer(base64.b64decode(test["correct"]), dtype=np.uint8)
+    return np.unpackbits(bits, count=test["images"]).astype(bool)
+
+
+def pack_groups(groups: Groups) -> str:
+    """Encode groups as numbers from 0 in 32 bits, little-endian, zlib, base64."""
+    numbers = np.unique(groups, return_inverse=True)[1].astype("<u4")
+    return base64.b64encode(zlib.compress(numbers.tobytes(), 9)).decode()
+
+
+def _unpack_groups(groups: str) -> Groups:
+    """Decode what `pack_groups` returned."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(groups)), "<u4").astype(int)

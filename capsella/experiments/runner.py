@@ -1,0 +1,526 @@
+"""The one loop over trainings: tasks become runs, resumed where they were interrupted, with the time left."""
+
+import io
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+from rich.console import Console
+
+from capsella import ray_cluster
+from capsella.data import DataOptions, load_data
+from capsella.errors import ArgumentError, BusyError, CapsellaError, check_argument, memory_errors
+from capsella.experiments.fit import evaluate_run, train_or_resume
+from capsella.training import (
+    ComputeOptions,
+    Recipe,
+    RunFolder,
+    TrainingDivergedError,
+    best_validation,
+    recipe_modules,
+)
+from capsella.training.config import SEED_BITS
+
+AnyRow = TypeVar("AnyRow", bound="Row")
+Results = dict[str, list[dict[str, Any]]]  # contents of result.json by the slug of the row, in the order of the seeds
+BUSY_SECONDS = 60.0  # a worker that is dying may still hold the lock of its run's folder
+ESTIMATE_WEIGHT = 0.1  # of an estimate against measurements, as a share of all: a short first run says little
+
+
+@dataclass
+class Stopwatch:
+    """Count runs, and predict the time left from the seconds of finished ones.
+
+    Runs of equal `cost`, a name, are expected to take equally long. estimates: seconds by cost, known before the first
+    run; finished runs correct them.
+
+    >>> stopwatch = Stopwatch()
+    >>> stopwatch.plan(["a", "a", "a", "b"])
+    >>> stopwatch.finish("a", 14.0)
+    >>> stopwatch.seconds_left()
+    42.0
+    >>> stopwatch.line("the last a", "a", 0.5)
+    'run 2 of 4: the last a; about 35 s left'
+    """
+
+    estimates: Mapping[str, float] = field(default_factory=dict)
+    left: Counter[str] = field(default_factory=Counter)
+    taken: dict[str, list[float]] = field(default_factory=dict)
+    done: int = 0
+
+    def plan(self, costs: Iterable[str]) -> None:
+        """Add runs to come. Those of a cost that were planned before are not counted twice."""
+        self.left |= Counter(costs)
+
+    def cancel(self, cost: str) -> None:
+        """Remove one planned run."""
+        self.left[cost] -= 1
+
+    def finish(self, cost: str, seconds: float | None = None) -> None:
+        """Count one planned run as finished, in so many seconds; None if it was finished before."""
+        self.left[cost] -= 1
+        self.done += 1
+        if seconds is not None:
+            self.remember(cost, seconds)
+
+    def remember(self, cost: str, seconds: float) -> None:
+        """Note how long a run of that cost took."""
+        self.taken.setdefault(cost, []).append(seconds)
+
+    def seconds_by_cost(self) -> dict[str, float]:
+        """Return the seconds of a run by cost: measured means, and corrected estimates for costs without a run."""
+        means = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
+        return means | {cost: self._pace() * self.estimates[cost] for cost in self.estimates if cost not in means}
+
+    def seconds_left(self, begun: str = "", progress: float = 0.0) -> float | None:
+        """Return the seconds that all planned runs will take; None if nothing is known.
+
+        An unknown cost takes the mean of the others. begun, progress: the cost of a run that goes on, and how much of
+        it is done.
+        """
+        by_cost = self.seconds_by_cost()
+        if not by_cost:
+            return None
+        mean = sum(by_cost.values()) / len(by_cost)
+        left = {cost: float(number) for cost, number in self.left.items()}
+        left[begun] = left.get(begun, progress) - progress
+        return sum(number * by_cost.get(cost, mean) for cost, number in left.items())
+
+    def line(self, label: str, begun: str = "", progress: float = 0.0) -> str:
+        """Return the line that announces a run: its number, its label and the time left."""
+        seconds = self.seconds_left(begun, progress)
+        left = "" if seconds is None else f"; about {format_duration(seconds)} left"
+        return f"run {self.done + 1} of {self.done + self.left.total()}: {label}{left}"
+
+    def _pace(self) -> float:
+        """Return how much longer finished runs took than estimated."""
+        estimated = sum(len(seconds) * self.estimates.get(cost, 0.0) for cost, seconds in self.taken.items())
+        measured = sum(sum(seconds) for cost, seconds in self.taken.items() if cost in self.estimates)
+        whole = estimated + sum(number * self.estimates.get(cost, 0.0) for cost, number in self.left.items())
+        weight = ESTIMATE_WEIGHT * whole
+        return (measured + weight) / (estimated + weight) if whole else 1.0
+
+
+def format_duration(seconds: float) -> str:
+    """Format hours and minutes, or seconds below two minutes.
+
+    >>> format_duration(45), format_duration(600), format_duration(9000)
+    ('45 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One run to compute: a complete recipe, with its seed and fold, in a folder of its own.
+
+    label: the name in the progress line. recipe_name: what the run is called. cost: a name that tasks share which take
+    equally long; default: the label. is_tested: whether the run is tested, or only trained. has_report: whether the
+    test also writes report.html.
+    """
+
+    recipe: Recipe
+    folder: Path
+    label: str
+    recipe_name: str = "unnamed"
+    cost: str = ""
+    compute: ComputeOptions = ComputeOptions()
+    is_tested: bool = True
+    has_report: bool = False
+
+    @property
+    def files(self) -> RunFolder:
+        """The run folder."""
+        return RunFolder(self.folder)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to compute; so is a run that diverged."""
+        return (self.files.is_tested if self.is_tested else self.files.is_trained) or self.files.has_diverged
+
+    @property
+    def cost_name(self) -> str:
+        """The cost, or the label."""
+        return self.cost or self.label
+
+    def run(self, console: Console) -> None:
+        """Compute what is missing, in this process. A divergence is written to diverged.json, and no error.
+
+        Raises:
+            NoMemoryError: the memory is not enough.
+            CapsellaError: a run of another recipe is in the folder; and what `train` raises.
+        """
+        self.files.check_recipe(self.recipe)
+        if self.is_finished:
+            return
+        with memory_errors(self.label):
+            try:
+                run = train_or_resume(self.recipe, self.folder, self.recipe_name, console, self.compute)
+            except TrainingDivergedError as error:
+                console.print(f"diverged: {error.what}", markup=False, soft_wrap=True)
+                self.files.write("diverged", {"reason": error.what})
+                return
+            if self.is_tested:
+                evaluate_run(run, report=self.has_report, progress=False)
+
+    def result(self) -> dict[str, Any] | None:
+        """Read result.json; None if the run diverged."""
+        return self.files.read("result") if self.files.is_tested else None
+
+
+def run_tasks(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch | None = None) -> Iterator[Task]:
+    """Yield every task when it is finished: those that were finished before come first, then the others are computed.
+
+    Raises:
+        CapsellaError: the user's own images are not those that finished runs saw; and what `compute_tasks` raises.
+    """
+    stopwatch = stopwatch or Stopwatch()
+    stopwatch.plan(task.cost_name for task in tasks)
+    finished = [task for task in tasks if task.is_finished]
+    if len(finished) < len(tasks):
+        check_images_unchanged(finished)
+    for task in finished:
+        task.files.check_recipe(task.recipe)
+        if task.files.is_trained:
+            stopwatch.remember(task.cost_name, task.files.read("summary")["seconds"])
+    for task in finished:
+        stopwatch.finish(task.cost_name)
+        task.files.checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
+        yield task
+    done = {task.folder for task in finished}
+    yield from compute_tasks([task for task in tasks if task.folder not in done], console, stopwatch)
+
+
+def compute_tasks(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[Task]:
+    """Compute every task, and yield it as soon as it is finished.
+
+    On a cluster (`ray_cluster.joined`) a run is a Ray task, which begins again from its checkpoint if its worker dies.
+    Its lines are printed when it is over. Tasks are taken from `tasks` as there is room for them.
+
+    Raises:
+        ArgumentError: more than one device per run on a cluster.
+        CapsellaError: workers died too often; and what `Task.run` raises. Other runs that have begun are ended; called
+            again, they go on.
+    """
+    place = ray_cluster.place()
+    for task, seconds in (
+        _here(tasks, console, stopwatch) if place is None else _on_ray(place, tasks, console, stopwatch)
+    ):
+        stopwatch.finish(task.cost_name, None if task.files.has_diverged else seconds)
+        task.files.checkpoint.unlink(missing_ok=True)  # three times the weights, and nothing is left to resume
+        yield task
+
+
+def _here(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[tuple[Task, float | None]]:
+    """Yield each task with its seconds; None for a run that went on from a checkpoint, which is not a whole one."""
+    for task in tasks:
+        began, is_rest = time.monotonic(), task.files.checkpoint.exists()
+        progress = task.files.progress(task.recipe.epochs)
+        console.print(stopwatch.line(task.label, task.cost_name, progress), soft_wrap=True, markup=False)
+        task.run(console)
+        yield task, None if is_rest else time.monotonic() - began
+
+
+class _Answer(NamedTuple):
+    """A worker's output, its error, if any, and its seconds, as `_here` gives them."""
+
+    text: str
+    error: Exception | None
+    seconds: float
+    is_rest: bool
+
+
+def _on_ray(
+    place: ray_cluster.Place, tasks: Iterable[Task], console: Console, stopwatch: Stopwatch
+) -> Iterator[tuple[Task, float | None]]:
+    import ray
+
+    source, needs = iter(tasks), dict[str, float]()
+    waiting: dict[Any, Task] = {}
+    try:
+        while True:
+            # One more than there is room for, so that a cluster that grows with its work knows of it.
+            while not needs or len(waiting) <= ray_cluster.room(needs):
+                if (task := next(source, None)) is None:
+                    break
+                check_argument(task.compute.devices == 1, "be 1 with --on", devices=task.compute.devices)
+                before, needs = needs, ray_cluster.resources(place, task.compute.accelerator)
+                if before != needs and (note := ray_cluster.shortage(needs)):
+                    console.print(f"note: {note}", markup=False, soft_wrap=True)
+                desk = ray_cluster.Desk.here(needs, recipe_modules())
+                remote = ray.remote(max_retries=ray_cluster.RETRIES, max_calls=1, **needs)(_compute_in_worker)
+                waiting[remote.remote(desk, task, console.width)] = task
+            if not waiting:
+                return
+            (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
+            task = waiting.pop(ready)
+            try:
+                answer: _Answer = ray.get(ready)
+            except ray_cluster.ray_errors() as error:
+                raise ray_cluster.lost(task.label, error) from error
+            number, total = stopwatch.done + 1, stopwatch.done + stopwatch.left.total()
+            console.print(f"run {number} of {total}: {task.label}, {format_duration(answer.seconds)}", markup=False)
+            console.print(answer.text, end="", markup=False, highlight=False, soft_wrap=True)
+            if answer.error is not None:
+                raise answer.error
+            yield task, None if answer.is_rest else answer.seconds
+    finally:
+        for ready in waiting:
+            ray.cancel(ready, force=True)
+
+
+def _compute_in_worker(desk: ray_cluster.Desk, task: Task, width: int) -> _Answer:
+    text, began = io.StringIO(), time.monotonic()
+    console = Console(file=text, width=width)
+    error, is_rest = None, False
+    with warnings.catch_warnings():
+        warnings.showwarning = partial(_print_warning, console)
+        try:
+            desk.sit_down()
+            is_rest = task.files.checkpoint.exists()
+            _run_when_free(task, console)
+        except (CapsellaError, ValueError, OSError) as raised:
+            error = raised
+    return _Answer(text.getvalue(), error, time.monotonic() - began, is_rest)
+
+
+def _run_when_free(task: Task, console: Console) -> None:
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return task.run(console)
+        except BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+
+
+def _print_warning(console: Console, message: Warning | str, *_: Any, **__: Any) -> None:
+    console.print(f"warning: {message}", markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A recipe that is trained with several seeds.
+
+    slug: the beginning of its folders' names. recipe_name: the registered recipe that it departs from. recipe: what is
+    trained, with other seeds. cost: as of `Task`; default: the slug.
+    """
+
+    slug: str
+    recipe_name: str
+    recipe: Recipe
+    cost: str = ""
+
+    def folder(self, runs: Path, seed: int) -> Path:
+        """Return the folder of the run with that seed."""
+        return runs / f"{self.slug}-seed{seed}"
+
+    def on(self, source: str) -> Self:
+        """Return the row on the images of another source; for pairs, on pairs of them."""
+        return replace(self, recipe=replace(self.recipe, data=self.recipe.data.on(source)))
+
+    def task(
+        self, runs: Path, seed: int, compute: ComputeOptions = ComputeOptions(), *, is_tested: bool = True
+    ) -> Task:
+        """Return the task of the run with that seed."""
+        return Task(
+            recipe=replace(self.recipe, seed=seed),
+            folder=self.folder(runs, seed),
+            label=f"{self.slug}, seed {seed}",
+            recipe_name=self.recipe_name,
+            cost=self.cost or self.slug,
+            compute=compute,
+            is_tested=is_tested,
+        )
+
+
+class ValidationResult(NamedTuple):
+    """The kept epoch of a run by its validation images; the error in per cent, infinite if the training diverged.
+
+    The error is the balanced one, a mean over classes, if the run balances its classes.
+    """
+
+    folder: Path
+    error: float
+    loss: float
+    epoch: int
+    seconds: float
+
+    @classmethod
+    def of(cls, files: RunFolder) -> Self:
+        """Read a finished run."""
+        if files.has_diverged:
+            return cls(files.path, float("inf"), float("inf"), 0, 0.0)
+        summary = files.read("summary")
+        error, loss = best_validation(summary)
+        return cls(files.path, error, loss, summary["best"]["epoch"], summary["seconds"])
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Less is better: the error, then the loss."""
+        return self.error, self.loss
+
+
+@dataclass
+class LearningRateSearch:
+    """A row with its best learning rate.
+
+    tried: the run of the first seed by learning rate. best: the learning rate with the best validation. by_seed: the
+    runs at that learning rate.
+    """
+
+    row: Row
+    tried: dict[float, ValidationResult] = field(default_factory=dict)
+    best: float = 0.0
+    by_seed: dict[int, ValidationResult] = field(default_factory=dict)
+
+
+@dataclass
+class Runner:
+    """Train rows with several seeds in one folder, each run in a folder of its own."""
+
+    folder: Path
+    console: Console
+    compute: ComputeOptions = ComputeOptions()
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def results(self, rows: Sequence[Row], seeds: Sequence[int]) -> Results:
+        """Train and test every row with every seed.
+
+        Seeds go round the rows: after the first, every row has a number. A training that diverges is a result, not an
+        error: its seed is missing in its row, now and when called again.
+
+        Raises:
+            ArgumentError: no seed, or one twice; a slug twice.
+            CapsellaError: a run of another recipe is in a run's folder; and what `train` raises.
+        """
+        results: Results = {row.slug: [] for row in rows}
+        for row, task in self._run(rows, seeds, is_tested=True):
+            if (result := task.result()) is not None:
+                results[row.slug].append(result)
+        return results
+
+    def validate(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[int, ValidationResult]]:
+        """Train every row with every seed, and test nothing."""
+        found: dict[str, dict[int, ValidationResult]] = {row.slug: {} for row in rows}
+        for row, task in self._run(rows, seeds, is_tested=False) if seeds else ():
+            found[row.slug][task.recipe.seed] = ValidationResult.of(task.files)
+        return [found[row.slug] for row in rows]
+
+    def search_learning_rates(
+        self, rows: Sequence[Row], seeds: Sequence[int], factors: Sequence[float], later: Sequence[str] = ()
+    ) -> list[LearningRateSearch]:
+        """Train every row with learning rates around its recipe's, and with the best one with every seed; test nothing.
+
+        Args:
+            rows: what to train.
+            seeds: the first one tries all learning rates; the others take the best.
+            factors: factors of the recipe's learning rate; the products are rounded to two digits.
+            later: costs of runs that are to follow, for the time left.
+        """
+        check_seeds(seeds)
+        self.stopwatch.plan(
+            [*(row.cost or row.slug for row in rows for _ in range(len(factors) + len(seeds) - 1)), *later]
+        )
+        searches = [LearningRateSearch(row) for row in rows]
+        rates = [scaled_learning_rate(row.recipe, factor) for factor in factors for row in rows]
+        tried = [with_learning_rate(row, rate) for row, rate in zip(len(factors) * list(rows), rates, strict=True)]
+        for search, rate, runs in zip(len(factors) * searches, rates, self.validate(tried, seeds[:1]), strict=True):
+            search.tried[rate] = runs[seeds[0]]
+        for search in searches:
+            search.best = min(search.tried, key=lambda rate: search.tried[rate].rank)
+        chosen = [with_learning_rate(search.row, search.best) for search in searches]
+        for search, runs in zip(searches, self.validate(chosen, seeds[1:]), strict=True):
+            search.by_seed = {seeds[0]: search.tried[search.best], **runs}
+        return searches
+
+    def _run(self, rows: Sequence[Row], seeds: Sequence[int], *, is_tested: bool) -> list[tuple[Row, Task]]:
+        """Compute every row with every seed; returned in the order of the seeds."""
+        check_seeds(seeds)
+        slugs = [row.slug for row in rows]
+        if len(set(slugs)) < len(slugs):
+            raise ArgumentError("rows", "have each slug once", slugs)
+        pairs = [
+            (row, row.task(self.folder, seed, self.compute, is_tested=is_tested)) for seed in seeds for row in rows
+        ]
+        check_data_available([task.recipe for _, task in pairs if not task.is_finished])
+        for _ in run_tasks([task for _, task in pairs], self.console, self.stopwatch):
+            pass
+        return pairs
+
+
+def common_seeds(results: Results) -> Results:
+    """Keep the results of the seeds that all rows have."""
+    common = set.intersection(*({run["seed"] for run in runs} for runs in results.values()))
+    return {slug: [run for run in runs if run["seed"] in common] for slug, runs in results.items()}
+
+
+def check_none_diverged(results: Results, seeds: Sequence[int], folder: Path) -> None:
+    """Check that `Runner.results` have every seed of every row.
+
+    Raises:
+        CapsellaError: a training diverged.
+    """
+    if diverged := [slug for slug, runs in results.items() if len(runs) < len(seeds)]:
+        raise CapsellaError(
+            f"{folder}: trainings of these networks diverged: {', '.join(diverged)}; remove their folders to train "
+            "them again"
+        )
+
+
+def scaled_learning_rate(recipe: Recipe, factor: float) -> float:
+    """Return the learning rate of a recipe times `factor`, rounded to two digits."""
+    return float(f"{factor * recipe.optimizer.learning_rate:.2g}")
+
+
+def with_learning_rate(row: AnyRow, rate: float) -> AnyRow:
+    """Return the row with this learning rate, in folders of its own."""
+    recipe = replace(row.recipe, optimizer=replace(row.recipe.optimizer, learning_rate=rate))
+    return replace(row, slug=f"{row.slug}-rate{rate:g}", recipe=recipe, cost=row.cost or row.slug)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Check that there is a seed, none twice, and each in range.
+
+    Raises:
+        ArgumentError: they break a rule.
+    """
+    for seed in seeds:
+        check_argument(0 <= seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seeds=seed)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ArgumentError("seeds", "be at least one, and each only once", tuple(seeds))
+
+
+def check_data_available(recipes: Sequence[Recipe]) -> None:
+    """Load the images of every source, so that a missing one shows before hours of training.
+
+    A single source is not loaded: its first training finds what is wrong with it.
+    """
+    sources = {recipe.data.source: recipe.data for recipe in recipes}
+    for data in sources.values() if len(sources) > 1 else ():
+        load_data(data)
+
+
+def check_images_unchanged(tasks: Sequence[Task]) -> None:
+    """Check that the user's own images are still those that these runs saw.
+
+    Raises:
+        CapsellaError: they are not, so that new runs would not compare with them.
+    """
+    folders: dict[DataOptions, list[RunFolder]] = {}
+    for task in tasks:
+        if task.recipe.data.is_own:
+            folders.setdefault(task.recipe.data, []).append(task.files)
+    for data, runs in folders.items():
+        splits = load_data(data)
+        for run in runs:
+            run.check_images(splits)

@@ -1,0 +1,468 @@
+"""The configuration of a training: network, augmentation, optimizer, compute, and the recipe that holds them.
+
+PyTorch, networks and routings are imported where they are used: the command line reads these options without them.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import tyro
+
+from capsella.data import DataOptions
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_types, near_names, unknown_name
+from capsella.image_options import ValueRange
+from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from capsella.models import ImageClassifier
+
+# float32; or convolutions and dense layers in bfloat16, all else in float32.
+Exact = Literal["32-true", "bf16-mixed"]
+Precision = Literal["auto", "32-true", "bf16-mixed"]
+Balance = Literal["auto", "none", "sampling", "weights"]
+# Options of a network that its images decide.
+FROM_DATA = ("image_size", "channels", "classes")
+# Bits of a seed: results are known by seeds, which should be short.
+SEED_BITS = 22
+AnyOptions = TypeVar("AnyOptions")
+
+
+def bounded(default: Any, low: float, high: float = math.inf, *, ends: str = "[]") -> Any:
+    """Return a dataclass field for a number from `low` to `high`, or None; "(" or ")" in `ends` exclude an end."""
+    return field(default=default, metadata={"bounds": (low, high, ends)})
+
+
+def check_fields(options: Any) -> None:
+    """Check the bounds of a dataclass's numbers, and the choices of its `Literal` fields.
+
+    Raises:
+        ArgumentError: names the first field that breaks its rule.
+    """
+    for item in dataclasses.fields(options):
+        value = getattr(options, item.name)
+        if get_origin(item.type) is Literal:
+            choices = get_args(item.type)
+            rule = f"be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+            check_argument(value in choices, rule, **{item.name: value})
+        if "bounds" in item.metadata and value is not None:
+            low, high, ends = item.metadata["bounds"]
+            above = value > low if ends[0] == "(" else value >= low
+            below = value < high if ends[1] == ")" else value <= high
+            rule = f"be {'above' if ends[0] == '(' else 'at least'} {low:g}"
+            if high < math.inf:
+                rule += f" and {'below' if ends[1] == ')' else 'at most'} {high:g}"
+            check_argument(above and below, rule, **{item.name: value})
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A registered network and those of its options that are set; the others keep the network's defaults."""
+
+    name: str
+    """The registered network (`capsella models` lists them)."""
+    options: Annotated[Mapping[str, Any], tyro.conf.arg(name="")] = field(default_factory=dict)
+    """Its options but image size, channels and classes, which come from the data."""
+
+    def replace(self, **options: Any) -> "ModelOptions":
+        """Return the same network with other values of these options.
+
+        >>> ModelOptions("sabour2017_cnn", {"dropout": 0.5}).replace(dropout=0.1)
+        ModelOptions(name='sabour2017_cnn', options={'dropout': 0.1})
+        """
+        return ModelOptions(self.name, {**self.options, **options})
+
+    def complete(self) -> "ModelOptions":
+        """Return it with the network's defaults filled in."""
+        return ModelOptions(self.name, {**self.defaults(), **self.options})
+
+    def defaults(self) -> dict[str, Any]:
+        """Return the network's default of every option."""
+        from capsella.models import model_function
+
+        parameters = inspect.signature(model_function(self.name)).parameters
+        return {key: parameter.default for key, parameter in parameters.items() if key not in FROM_DATA}
+
+    def of_network(self, name: str) -> "ModelOptions":
+        """Return another network: with these options if it has the very same ones, else with its own defaults.
+
+        The large variant of a small network has the same options, and a routing of the same kind.
+        """
+        mine, other = self.complete(), ModelOptions(name).complete()
+        same_routing = type(mine.options.get("routing")) is type(other.options.get("routing"))
+        return (
+            ModelOptions(name, self.options) if mine.options.keys() == other.options.keys() and same_routing else other
+        )
+
+    def with_routing(self, name: str) -> "ModelOptions":
+        """Return it with another routing at its defaults.
+
+        Raises:
+            ValueError: no routing is registered under `name`, or the network has no capsules.
+        """
+        from capsella.routing import ROUTINGS
+
+        if "routing" not in self.complete().options:
+            raise ValueError(f"routing: {self.name} has no capsules to route")
+        if name not in ROUTINGS:
+            raise unknown_name("routing", name, ROUTINGS)
+        return self.replace(routing=ROUTINGS[name]())
+
+    def check(self) -> None:
+        """Check that the network has these options, and their types, for what was written by hand.
+
+        Raises:
+            ValueError: an unknown option (suggests the nearest), or a value of another type.
+        """
+        from capsella.models import model_function
+
+        known = self.defaults()
+        for name in self.options:
+            if name not in known:
+                raise unknown_name(f"option of model {self.name!r}", name, known)
+        check_types(model_function(self.name), self.options, "model")
+
+    def create(self, image_size: int | tuple[int, int], channels: int, classes: Any) -> "ImageClassifier":
+        """Return the network with fresh weights, as `create_model`."""
+        from capsella.models import create_model
+
+        return create_model(self.name, image_size=image_size, channels=channels, classes=classes, **self.options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it JSON-ready: {"name", **options}."""
+        from capsella.routing import Routing
+
+        values = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in self.options.items()}
+        return {"name": self.name, **values}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelOptions":
+        """Read what `to_dict` returned.
+
+        Raises:
+            KeyError: no name.
+            ValueError: an unknown routing, or one with other options.
+        """
+        from capsella.routing import routing_from_dict
+
+        options = {key: value for key, value in values.items() if key != "name"}
+        if isinstance(options.get("routing"), dict):
+            options["routing"] = routing_from_dict(options["routing"])
+        return cls(values["name"], options)
+
+
+@dataclass(frozen=True)
+class AugmentOptions:
+    """Random changes of the training images; validation and test images are never changed.
+
+    Raises:
+        ArgumentError: a field is out of range.
+    """
+
+    shift: int = bounded(0, 0)
+    """Shift by up to this many pixels in each direction."""
+    padding_mode: Literal["zeros", "border"] = "zeros"
+    """What a shift moves in: black, as in the papers, or the border's pixels repeated, which leaves no edge on images
+    that are bright up to their borders."""
+    rotation: float = bounded(0.0, 0, 180)
+    """Rotate by up to this many degrees either way; the border's pixels are repeated."""
+    stretch: float = bounded(0.0, 0, 1, ends="[)")
+    """Stretch or shrink each axis by up to this fraction; the border's pixels are repeated."""
+    flip: bool = False
+    """Flip left-right and top-bottom, each with probability one half."""
+    mirror: bool = False
+    """Flip left-right only, with probability one half, as photographs allow."""
+    rotation_sd: float = bounded(0.0, 0, 60)
+    """Rotate half of the images by an angle from a normal distribution with this standard deviation in degrees, at most
+    three of them."""
+    narrow: float = bounded(0.0, 0, 1, ends="[)")
+    """Make images narrower by less than this fraction of the width, typically by a third of it (half-normal)."""
+    margin_shift: bool = False
+    """Shift within the margins around what is not black, typically by a third of a margin, in random directions."""
+    erase: int = bounded(0, 0)
+    """Black out a square with sides of this many pixels, at a random place at least as far from the border."""
+    mixup: float = bounded(0.0, 0, 10)
+    """Blend each image with another one of its batch by a share from Beta(mixup, mixup), and their losses likewise;
+    0.2 is common. Adaptations leave it out."""
+    zoom: float = bounded(1.0, 1, 4)
+    """Magnify or shrink each image by up to this factor, as other microscopes do; the border's pixels are repeated."""
+    stain: float = bounded(0.0, 0, 1)
+    """RGB only: change the amounts of two stains by up to this fraction each, and their colours a little."""
+    white_balance: float = bounded(0.0, 0, 1)
+    """Make each colour brighter or darker by up to e to this power, as other cameras and lamps do."""
+    gamma: float = bounded(0.0, 0, 1)
+    """Raise images to powers between e to minus and plus this number: lighter or darker middle tones."""
+    blur: float = bounded(0.0, 0, 10)
+    """Blur each image by a Gaussian with a standard deviation of up to this many pixels."""
+    noise: float = bounded(0.0, 0, 1)
+    """Add noise with a standard deviation of up to this, where 1 is white."""
+    downscale: float = bounded(1.0, 1, 8)
+    """Shrink half of the batches by up to this factor and enlarge them again, as from a camera with fewer pixels."""
+    jpeg: int = bounded(100, 1, 100)
+    """Grey or RGB only: save each image of those batches as JPEG in between, with a quality from this to 100."""
+    microscope_keep_prob: float = bounded(0.0, 0, 1, ends="[)")
+    """Share of the images that the changes from `zoom` to `jpeg` leave as they are, so that the network does not lose
+    its own laboratory."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def changes(self) -> dict[str, Any]:
+        """Return the fields that differ from no augmentation."""
+        off = AugmentOptions()
+        return {name: value for name, value in dataclasses.asdict(self).items() if value != getattr(off, name)}
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """The optimizer, the schedule of its learning rate, and the average of the weights.
+
+    Raises:
+        ArgumentError: a field is out of range.
+    """
+
+    learning_rate: float = bounded(1e-3, 0, ends="(]")
+    """Learning rate of the first step, or of the first after the warm-up; an exponential schedule decays meanwhile."""
+    schedule: Literal["exponential", "cosine", "steps"] = "exponential"
+    """Exponential decay; half a cosine down to zero at the end of the training (Loshchilov and Hutter 2017); or steps,
+    which multiply the learning rate by `decay` at each of `drops`."""
+    warmup_steps: int = bounded(0, 0)
+    """The learning rate rises linearly over this many first steps."""
+    decay: float = bounded(0.96, 0, ends="(]")
+    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it.
+    The schedule of steps multiplies by it at each drop, typically by 0.1."""
+    decay_steps: int | None = bounded(2000, 0, ends="(]")
+    """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code. None: the whole training, however long."""
+    least_rate: float = bounded(0.0, 0)
+    """The exponential schedule falls no lower than this."""
+    l2: float = bounded(0.0, 0)
+    """L2 penalty on all weights: the weight decay of Adam and SGD."""
+    gradient_clip: float | None = bounded(None, 0, ends="(]")
+    """Largest norm of the whole gradient; longer gradients are scaled down to it."""
+    ema: float | None = bounded(None, 0, 1, ends="()")
+    """Evaluate and keep an exponential moving average of the weights, with this decay per step (0.999: over about the
+    last 1,000 steps). Default: the weights themselves."""
+    method: Literal["adam", "sgd"] = "adam"
+    """Adam (β = 0.9 and 0.999, ε = 1e-8), or stochastic gradient descent, which needs learning rates like 0.1."""
+    momentum: float = bounded(0.9, 0, 1, ends="[)")
+    """SGD momentum; 0 disables it."""
+    drops: tuple[float, ...] = ()
+    """When the schedule of steps lowers the learning rate: after these fractions of the training, e.g. 0.5 0.75."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        rise = all(a < b for a, b in pairwise((0.0, *self.drops, 1.0)))
+        check_argument(rise, "rise within (0, 1)", drops=self.drops)
+        if self.schedule == "steps":
+            check_argument(bool(self.drops), "be given for the schedule of steps", drops=self.drops)
+            check_argument(self.decay <= 0.5, "be at most 0.5 for the schedule of steps", decay=self.decay)
+
+    def learning_rate_at(self, step: int | float, total_steps: int) -> float:
+        """Return the learning rate of a step, counted from 0, of a training of `total_steps`.
+
+        >>> options = OptimizerOptions(learning_rate=1.0, schedule="cosine", warmup_steps=2)
+        >>> [round(options.learning_rate_at(step, 10), 2) for step in (0, 1, 6, 10)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "exponential":
+            decayed = self.learning_rate * self.decay ** (step / (self.decay_steps or max(1, total_steps)))
+            return float(max(self.least_rate, decayed))
+        if self.schedule == "steps":
+            dropped = sum(step >= share * total_steps for share in self.drops)
+            return float(self.learning_rate * self.decay**dropped)
+        done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
+        return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+    def create(self, weights: "Iterable[nn.Parameter]") -> "torch.optim.Optimizer":
+        """Return the optimizer of these weights; each step sets its learning rate by `learning_rate_at`."""
+        import torch
+
+        if self.method == "sgd":
+            return torch.optim.SGD(
+                weights, self.learning_rate, momentum=self.momentum, weight_decay=self.l2, fused=True
+            )
+        return torch.optim.Adam(weights, weight_decay=self.l2, fused=True)  # all in one pass over the weights
+
+
+@dataclass(frozen=True)
+class ComputeOptions:
+    """Where a recipe is trained, and how safely. Trainings that differ only in this have the same recipe.
+
+    Raises:
+        ArgumentError: a field is out of range.
+    """
+
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; "auto": on a CUDA GPU if there is one, else on the CPU."""
+    devices: int = bounded(1, 1)
+    """How many of them, with distributed data parallel (DDP); on a CPU, processes. Leave it out under torchrun, which
+    sets it, also for several machines: `torchrun --nnodes 2 --nproc-per-node 4 … -m capsella train …`."""
+    threads: int | None = bounded(None, 1)
+    """CPU threads; default: PyTorch's choice (OMP_NUM_THREADS, or the cores)."""
+    checkpoint_seconds: float = bounded(60.0, 0, ends="[)")
+    """Write the checkpoint that a resumed run starts from at least this often; it is written after every epoch too."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it JSON-ready."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what a training computes: equal recipes on equal hardware and versions compute the same.
+
+    Raises:
+        ArgumentError: a field is out of range.
+    """
+
+    model: ModelOptions
+    """The network; its image size, channels and classes come from the data."""
+    data: DataOptions
+    """The images."""
+    augment: AugmentOptions = field(default_factory=AugmentOptions)
+    """Random changes of the training images."""
+    loss: LossOptions = field(default_factory=LossOptions)
+    """The loss function."""
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    """The optimizer and its schedule."""
+    epochs: int = bounded(50, 1)
+    """Passes over the training images."""
+    epoch_images: int | None = bounded(None, 1)
+    """An epoch has this many training images, drawn anew for each, instead of a pass over all. For sets so large that
+    you want to validate more often than after each pass."""
+    balance: Balance = "none"
+    """What to do for rare classes: draw all classes evenly (sampling), or weigh their losses (weights); no image counts
+    more than five times. The epoch is then chosen by the balanced error, the mean over classes. `auto`: sampling if the
+    largest class has at least 1.5 times the training images of the smallest; a run keeps its choice."""
+    batch_size: int = bounded(128, 1)
+    """Images per step, over all devices together."""
+    keep: Literal["best", "last"] = "best"
+    """Which epoch's weights to keep: the one with the lowest validation error and, at an equal error, the lowest loss;
+    or the last one, which suits a learning rate that ends at zero, and few validation images."""
+    patience: int | None = bounded(None, 1)
+    """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
+    stop_at_error: float | None = bounded(None, 0, 100)
+    """Stop after the first epoch with at most this error in per cent and keep its weights, so that networks compare at
+    an equal error; with `--epoch-images`, at a finer grain than whole passes. If no epoch reaches it, the training runs
+    to its end, and summary.json reports that."""
+    stop_on: Literal["validation", "test"] = "validation"
+    """The images whose error `--stop-at-error` compares: test follows papers that test on another set."""
+    seed: int = bounded(0, 0, 2**SEED_BITS - 1)
+    """Seed of the weights, the order of the images, augmentation and dropout."""
+    deterministic: bool = False
+    """Refuse operations whose result may differ from run to run."""
+    precision: Precision = "32-true"
+    """float32, or convolutions and dense layers in bfloat16, and on processors with AVX512-BF16 the products of EM
+    routing's votes; all other routing runs in float32. `auto`: bfloat16 if this machine is clearly faster with it
+    (`capsella info` shows it); a run keeps its choice."""
+    channels_last: bool = False
+    """Store feature maps with the channels last, which can make convolutions of many channels faster."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for group in (self, self.model.options, self.data, self.augment, self.loss, self.optimizer):
+            _check_finite(group)
+        for option in self.model.options.values():
+            if dataclasses.is_dataclass(option):  # a routing, whose module imports PyTorch
+                from capsella.routing.base import check_saved
+
+                check_saved(option)  # type: ignore[arg-type]
+        if self.keep == "last":
+            check_argument(self.patience is None, "be None if the last epoch is kept", patience=self.patience)
+        if self.data.is_paired:
+            check_argument(self.balance in ("auto", "none"), "be 'none' for pairs", balance=self.balance)
+            changes = self.augment.changes()
+            check_argument(not changes, "be off for pairs, which are shifted when they are drawn", augment=changes)
+            rule = f"be {' or '.join(FOR_TWO_CLASSES)} for pairs"
+            check_argument(self.loss.name in FOR_TWO_CLASSES, rule, loss=self.loss.name)
+
+    def with_model(self, **options: Any) -> "Recipe":
+        """Return the recipe with other values of these options of its network."""
+        return dataclasses.replace(self, model=self.model.replace(**options))
+
+    def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> "Recipe":
+        """Return it with the measured range and scale of its images, so that later readers read them alike."""
+        data = self.data.with_measured(value_range, cell_radius)
+        return self if data == self.data else dataclasses.replace(self, data=data)
+
+    def with_network(self, name: str) -> "Recipe":
+        """Return it with another network, as `ModelOptions.of_network`.
+
+        A CNN brings cross-entropy (sigmoid for pairs, whose images have two classes), capsules margin loss. The loss
+        stays if both networks have capsules, or neither.
+
+        Raises:
+            ValueError: no network is registered under `name`.
+        """
+        model, loss = self.model.of_network(name), self.loss
+        had_capsules, has_capsules = ("routing" in options.complete().options for options in (self.model, model))
+        if had_capsules != has_capsules:
+            of_cnn: Classification = "sigmoid_cross_entropy" if self.data.is_paired else "cross_entropy"
+            loss = dataclasses.replace(loss, name="margin" if has_capsules else of_cnn)
+        return dataclasses.replace(self, model=model, loss=loss)
+
+    def complete(self) -> "Recipe":
+        """Return the recipe with every option of its network, defaults included."""
+        return dataclasses.replace(self, model=self.model.complete())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it JSON-ready; `Recipe.from_dict` reads it back."""
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        values |= {"model": self.model.to_dict(), "data": self.data.to_dict()}
+        return values | {group: dataclasses.asdict(values[group]) for group in ("augment", "loss", "optimizer")}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Recipe":
+        """Read what `to_dict` returned.
+
+        Raises:
+            CapsellaError: a field is missing, unknown or out of range.
+        """
+        try:
+            optimizer = dict(values["optimizer"])
+            if isinstance(optimizer.get("drops"), list):  # JSON has lists for tuples
+                optimizer["drops"] = tuple(optimizer["drops"])
+            groups = {
+                "model": ModelOptions.from_dict(values["model"]),
+                "data": DataOptions.from_dict(values["data"]),
+                "augment": _read(AugmentOptions, values["augment"], "augment"),
+                "loss": _read(LossOptions, values["loss"], "loss"),
+                "optimizer": _read(OptimizerOptions, optimizer, "optimizer"),
+            }
+            return _read(cls, {**values, **groups})
+        except KeyError as error:
+            raise CapsellaError(f"not a recipe of this version of capsella: the field {error} is missing") from error
+        except (TypeError, ValueError) as error:
+            raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
+
+
+def _read(kind: type[AnyOptions], values: Mapping[str, Any], group: str = "") -> AnyOptions:
+    """Return a dataclass of values that were read, each checked against its field's type."""
+    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for name, value in values.items():
+        if name not in known:
+            raise ArgumentError(f"{group}.{name}".lstrip("."), "be a field", value, near_names(name, known))
+    check_types(kind, values, group)
+    return kind(**values)
+
+
+def _check_finite(group: Any) -> None:
+    """Check that no field of a dataclass, and no option of a network, is infinite or NaN."""
+    if dataclasses.is_dataclass(group):
+        group = {item.name: getattr(group, item.name) for item in dataclasses.fields(group)}
+    for name, value in group.items():
+        if dataclasses.is_dataclass(value):
+            _check_finite(value)
+        check_argument(not isinstance(value, float) or math.isfinite(value), "be a finite number", **{name: value})

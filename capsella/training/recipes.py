@@ -1,0 +1,168 @@
+"""Recipes by name, as JSON files, and as commands."""
+
+import dataclasses
+import fnmatch
+import inspect
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from capsella.errors import CapsellaError, errors_of, unknown_name
+from capsella.files import write_json
+from capsella.routing import Routing
+from capsella.training.config import ModelOptions, Recipe
+
+RecipeFunction = Callable[[], Recipe]
+RECIPES: dict[str, RecipeFunction] = {}
+
+
+def register_recipe(function: RecipeFunction) -> RecipeFunction:
+    """Register a function that returns a recipe, under the function's name with hyphens; use it as a decorator."""
+    RECIPES[_hyphens(function.__name__)] = function
+    return function
+
+
+def register_recipe_for(
+    networks: Sequence[str], suffix: str = ""
+) -> Callable[[Callable[[str], Recipe]], Callable[[str], Recipe]]:
+    """Return a decorator that registers a function from a network's name to its recipe, once as NETWORK + `suffix`."""
+
+    def register(function: Callable[[str], Recipe]) -> Callable[[str], Recipe]:
+        RECIPES.update({_hyphens(network) + suffix: partial(function, network) for network in networks})
+        return function
+
+    return register
+
+
+def get_recipe(name: str) -> Recipe:
+    """Return the recipe registered under `name`.
+
+    Raises:
+        ArgumentError: unknown; suggests the nearest.
+    """
+    return recipe_function(name)()
+
+
+def recipe_function(name: str) -> RecipeFunction:
+    """Return the function registered under `name`.
+
+    Raises:
+        ArgumentError: unknown; suggests the nearest.
+    """
+    if name not in RECIPES:
+        where = "`capsella recipes` lists them; images of your own are named by their folder, which must exist"
+        raise unknown_name("recipe", name, RECIPES, where)
+    return RECIPES[name]
+
+
+def recipe_text(name: str) -> str:
+    """Return the recipe's docstring."""
+    return inspect.getdoc(_source(name)) or ""
+
+
+def recipe_summary(name: str) -> str:
+    """Return the first paragraph of the recipe's docstring, in one line."""
+    return recipe_text(name).partition("\n\n")[0].replace("\n", " ")
+
+
+def recipe_group(name: str) -> str:
+    """Return the package or module below `capsella.papers` that has the recipe, e.g. "sabour2017"."""
+    return _source(name).__module__.removeprefix("capsella.papers.").partition(".")[0]
+
+
+def recipe_modules() -> tuple[str, ...]:
+    """Return the modules whose import registers the recipes; no import registers those of a script that runs."""
+    return tuple(sorted({_source(name).__module__ for name in RECIPES} - {"__main__"}))
+
+
+def _source(name: str) -> Callable[..., Recipe]:
+    """Return the function as written, without the network that it was registered for."""
+    function = recipe_function(name)
+    return function.func if isinstance(function, partial) else function
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """Return registered names that match a shell pattern, in the order of each paper's file."""
+    return fnmatch.filter(RECIPES, pattern)
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a complete recipe; `read_recipe` reads it. A relative path of images starts from the working folder."""
+    write_json(path, {"recipe": recipe.complete().to_dict()})
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read the recipe in a JSON file, which may also be a run's config.json.
+
+    Raises:
+        CapsellaError: no such file, no JSON, or no recipe of this version.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CapsellaError(f"{path}: must be a recipe's JSON file: {error}") from error
+    if not isinstance(values, dict) or not isinstance(values.get("recipe"), dict):
+        raise CapsellaError(f'{path}: must hold {{"recipe": {{…}}}}, as `capsella search --save-recipe` writes it')
+    with errors_of(path):
+        try:
+            recipe = Recipe.from_dict(values["recipe"])
+            recipe.model.check()
+            return recipe
+        except (AttributeError, TypeError) as error:
+            raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
+
+
+def train_command(name: str, recipe: Recipe) -> str:
+    """Return the command that trains `recipe`: its registered name, and a flag for each field that differs from it.
+
+    A recipe that was made in Python, or read from a file, is in the run's config.json, which is such a file.
+    """
+    if name not in RECIPES:
+        return "capsella train config.json"
+    registered, recipe = get_recipe(name), recipe.complete()
+    words = [f"capsella train {name}"]
+    # Other data, a network with other options, and a routing bring defaults of their own; later flags start from these.
+    if recipe.data.kind != registered.data.kind:
+        registered = dataclasses.replace(registered, data=registered.data.on(recipe.data.text))
+        words.append(f"--data {shlex.quote(recipe.data.text)}")
+    if recipe.model.name != registered.model.name:
+        registered = registered.with_network(recipe.model.name)
+        words.append(f"--model {recipe.model.name}")
+    registered = registered.complete()
+    routing = recipe.model.options.get("routing")
+    if routing is not None and routing.name != registered.model.options["routing"].name:
+        registered = dataclasses.replace(registered, model=registered.model.with_routing(routing.name))
+        words.append(f"--routing {routing.name}")
+    before = flatten(registered)
+    return " ".join(words + [_flag(path, value) for path, value in flatten(recipe).items() if value != before[path]])
+
+
+def _flag(path: str, value: Any) -> str:
+    group, dot, leaf = path.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return f"--{group}{dot}{'' if value else 'no-'}{leaf}"
+    words = value if isinstance(value, tuple) else (value,)
+    return f"--{group}{dot}{leaf} {shlex.join(map(str, words))}"
+
+
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Return every field below `value` by the full name of its flag, e.g. "model.routing.iterations"."""
+    if isinstance(value, Routing):
+        return {path: value.name, **flatten(dataclasses.asdict(value), path)}
+    if isinstance(value, ModelOptions):
+        value = {"name": value.name, **value.options}
+    if dataclasses.is_dataclass(value):
+        value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if not isinstance(value, dict):
+        return {path: value}
+    fields: dict[str, Any] = {}
+    for key, below in value.items():
+        fields |= flatten(below, f"{path}.{key}".strip("."))
+    return fields

@@ -1,0 +1,47 @@
+"""Resolve "auto" for a machine, or as a run did when it began. For `balance` see `capsella.training.balance`."""
+
+from dataclasses import replace
+
+from capsella import _native
+from capsella.routing import EMRouting
+from capsella.training.config import ComputeOptions, Recipe
+from capsella.training.devices import set_threads
+from capsella.training.precision import choose_precision, kind_of
+
+
+def resolve_auto(recipe: Recipe, compute: ComputeOptions) -> tuple[Recipe, list[str]]:
+    """Return the recipe with the precision and votes that "auto" means on this machine, and a line for each choice."""
+    choices = []
+    if recipe.precision == "auto":
+        set_threads(compute)
+        precision = choose_precision(compute.accelerator)
+        recipe = replace(recipe, precision=precision.precision)
+        choices.append(f"precision {precision}")
+    routing = recipe.model.complete().options.get("routing")
+    if isinstance(routing, EMRouting) and _gains_by_bfloat16_votes(recipe, routing, compute):
+        recipe = recipe.with_model(routing=replace(routing, votes="bfloat16"))
+        choices.append("votes auto → bfloat16: bf16-mixed, and this processor multiplies it")
+    return recipe, choices
+
+
+def _gains_by_bfloat16_votes(recipe: Recipe, routing: EMRouting, compute: ComputeOptions) -> bool:
+    is_open = routing.votes == "auto" and routing.backend in ("auto", "native") and recipe.precision == "bf16-mixed"
+    return is_open and kind_of(compute.accelerator) == "cpu" and _native.multiplies_bfloat16()
+
+
+def with_resolved_from(recipe: Recipe, begun: Recipe) -> Recipe:
+    """Return the recipe with what it leaves open resolved as in a run that has begun.
+
+    That is "auto" of precision, votes and balance, and the measured value range and scale of the images.
+    """
+    if recipe.precision == "auto":
+        recipe = replace(recipe, precision=begun.precision)
+    if recipe.balance == "auto":
+        recipe = replace(recipe, balance=begun.balance)
+    routing, begun_routing = (each.complete().model.options.get("routing") for each in (recipe, begun))
+    if recipe.precision == "bf16-mixed" and isinstance(routing, EMRouting) and isinstance(begun_routing, EMRouting):
+        votes = begun_routing.votes if routing.votes == "auto" else routing.votes
+        recipe = recipe.with_model(routing=replace(routing, votes=votes))
+    if recipe.data.cells != begun.data.cells:
+        return recipe  # other cropping: nothing measured fits
+    return recipe.with_measured(begun.data.value_range, begun.data.cell_radius)

@@ -1,0 +1,92 @@
+"""Parts of a training step: mixup, gradient norms, the average of the weights, and how a step may fail."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.losses import Others
+
+
+class TrainingDivergedError(CapsellaError):
+    """The loss or a gradient is no longer a finite number. remedy: how training can go on."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what, self.remedy = what, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
+
+
+def mixup(
+    images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"], alpha: float
+) -> tuple[Float[Tensor, "b c h w"], Others]:
+    """Return s·image + (1 − s)·another image of the batch, s from Beta(α, α) for each image (Zhang et al. 2018, Eq. 1).
+
+    s is at least one half, so that an image's own label stays that of what it mostly shows. The distribution is the
+    same: each pair is drawn in both orders, and the blend with 1 − s is that of the swapped pair with s.
+
+    Returns:
+        The blended images, and the labels and shares of what was mixed into each.
+    """
+    share = torch.distributions.Beta(alpha, alpha).sample((len(images),)).to(images.device)
+    share = torch.maximum(share, 1 - share)
+    other = torch.randperm(len(images), device=images.device)
+    s = share[:, None, None, None].to(images.dtype)
+    return s * images + (1 - s) * images[other], Others(labels[other], 1 - share)
+
+
+def gradient_norms(model: nn.Module) -> tuple[list[str], Tensor]:
+    """Return the names of modules that own parameters, and the Euclidean norm of each one's gradient [modules].
+
+    The norm of these norms is the norm of the whole gradient. Parameters without a gradient are left out.
+    """
+    norms: dict[str, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            norms.setdefault(name.rpartition(".")[0], []).append(torch.linalg.vector_norm(parameter.grad))
+    return list(norms), torch.stack([torch.linalg.vector_norm(torch.stack(parts)) for parts in norms.values()])
+
+
+@contextmanager
+def batch_norm_errors(images: int) -> Iterator[None]:
+    """Explain PyTorch's batch-norm error for a batch of one image.
+
+    Raises:
+        ArgumentError: in its place.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if images > 1 or "more than 1 value per channel" not in str(error):
+            raise
+        rule = "give each batch normalisation of this network at least two images at once"
+        raise ArgumentError("batch_size", rule, 1, "use a larger --batch-size or more images") from error
+
+
+def exponential_average(model: nn.Module, decay: float) -> AveragedModel:
+    """Return an exponential moving average of a model, in evaluation mode; call `update_parameters` after each step.
+
+    The first update copies the weights. Then average ← d · average + (1 − d) · weights with
+    d = min(decay, (1 + n)/(10 + n)) after n updates, so that early weights are soon forgotten (as in TensorFlow's
+    `ExponentialMovingAverage` with `num_updates`). Running statistics of batch norms are averaged alike.
+    """
+
+    def update(
+        averages: list[Tensor] | tuple[Tensor, ...], weights: list[Tensor] | tuple[Tensor, ...], n: Tensor | int
+    ) -> None:
+        """Update all tensors of one type at once, so that a GPU is asked once for the number of updates."""
+        if not averages[0].is_floating_point():  # counts of batches
+            torch._foreach_copy_(averages, weights)
+            return
+        updates = int(n)
+        torch._foreach_lerp_(averages, weights, 1 - min(decay, (1 + updates) / (10 + updates)))
+
+    average = AveragedModel(model, multi_avg_fn=update, use_buffers=True).eval()
+    average.requires_grad_(False)
+    return average
