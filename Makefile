@@ -75,8 +75,8 @@ pages: .venv/test
 	$(BIN)/python -m tools.pages
 
 results: .venv/test
-	$(BIN)/python -m tools.results results > docs/reference/results.md
-	$(BIN)/python -m tools.speed results/speed > docs/reference/speed.md
+	$(BIN)/python -m tools.results > docs/reference/results.md
+	$(BIN)/python -m tools.speed > docs/reference/speed.md
 
 # BENCH="em- --compile --json em.json": which, and how; --help tells.
 bench: .venv/test

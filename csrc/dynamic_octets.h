@@ -1,8 +1,7 @@
 // Dynamic routing where every child of a window has its own weight, and poses of children and parents are vectors of 8.
 //
 // Then a vector of 16 floats holds the votes for two parents, and making a vote anew costs less than to write it down
-// and read it again: an iteration makes votes twice, for the logits and for the sums, and stores none (LOG.md,
-// L017). Parents come by twos here: "pairs".
+// and read it again: an iteration makes votes twice, for the logits and for the sums, and stores none. Parents come by twos here: "pairs".
 #pragma once
 
 #include "dynamic_lanes.h"

@@ -17,7 +17,6 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 # Pages that lie elsewhere in the repository, and their names in the site.
 PAGES = {
-    "log.md": ROOT / "LOG.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
     "symbols.md": ROOT / "capsella" / "routing" / "README.md",
 }

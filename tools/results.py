@@ -1,51 +1,54 @@
-"""A number exists only as a JSON in results/; docs/reference/results.md is generated from them.
+"""Committed results, and docs/reference/results.md, which `make results` generates from them.
 
-`make results` calls `python -m tools.results results > docs/reference/results.md`.
+- `python -m tools.results add NAME FILE`: add the JSON of a run (result.json), a table, a figure or `capsella bench` to
+  `results/`.
+- `python -m tools.results`: print the page.
+
+`results/` holds runs.csv, a row per single run; tables/NAME.json; figures.json with figures/NAME.png; and speed.json,
+which `tools.speed` reads. Pages name whatever else is in it.
 """
 
+import argparse
+import csv
 import json
-import shlex
+import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from capsella.environment import hardware
 from capsella.errors import CapsellaError
 from capsella.papers.table_types import SHORT, caveated_cells
-from capsella.training import Recipe
-from capsella.training.recipes import train_command
-from tools.laboratories import laboratories_section
-from tools.latency import latency_section
-from tools.markdown import markdown_row
 
+RESULTS = Path(__file__).parent.parent / "results"
 HEADER = """# Results
 
-Generated from the JSON files in `results/` by `make results`. Each file holds the commit, seed, hardware, versions and
-the complete recipe of its row.
+Generated from `results/` by `make results`. Each row has the command that trains it today; `results/runs.csv` also has
+its data, seed, commit and number of images.
 
-- **Command.** It is written from the run's recipe. It names every field in which the registered recipe has changed
-  since.
 - **Interval.** It is of one network, over test images (Wilson 1927). On smallNORB it is over the 25 test toys. Where
   the single answers were not kept, the cell says so: such an interval is far too narrow.
-- **Seeds.** Before 26 November 2026, seeds changed the first weights alone (LOG.md, L072). Their spread may be too
-  small.
+- **Seeds.** Before 26 November 2026, seeds changed the first weights alone. Their spread may be too small.
 - **Epoch.** Validation images choose it. With `--keep last` it is the last one. Two rows that differ only in this are
   one training.
 - **Test images.** They choose no epoch and no rate. Tables that stop networks at an error use them, and say so
   (affNIST, novel viewpoints, attacks). But later recipes were made after the test errors of earlier ones were known:
-  `efficient-capsnet-mnist` has `--keep last` since a test error of 0.47 % (L032), `emnet-cells` has its 60 epochs since
-  others were tested (L062).
+  `efficient-capsnet-mnist` has `--keep last` since a test error of 0.47 %, `emnet-cells` has its 60 epochs since others
+  were tested.
 - **Short.** Fewer than 12 epochs. Such rows compare with each other, as float32 with bfloat16; they rank no networks.
-  The league says after how many images its ranks hold.
+  The routing benchmark says after how many images its ranks hold.
 - **Speed.** The median over epochs of a training that may have shared its processor.
 - **Peak memory.** Of the process. In runs until 28 November 2026 it may be that of a training before it in the process.
 
 | result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |
 |---|---|---:|---:|---:|---:|---:|---|
 """
-
-
-LEAST_EPOCHS = 12
+SHORT_EPOCHS = 12
+COLUMNS = (
+    *("result", "command", "seed", "data", "images", "errors", "error_percent", "low", "high", "interval_over"),
+    *("too_narrow", "epoch", "epochs", "images_per_second", "peak_memory_mib", "hardware", "torch", "commit"),
+)
 SHORT_TRAININGS = (
     "**Short trainings**: these rows compare with each other, and say nothing of where a network ends; not to be held "
     "against the paper's."
@@ -54,91 +57,173 @@ FEW_IMAGES = (
     "**Few images**: the rate of these trainings has fallen to nothing, but they saw far fewer images than published "
     "ones. More would still help, and may turn a comparison."
 )
+BAR_MS = 50.0  # most milliseconds per image on the instrument of the thesis (Forslöv 2018)
 
 
-def markdown(folder: Path) -> str:
-    """docs/reference/results.md from every JSON in `folder`: a row for a run's result, a section for a published table.
-
-    What `capsella bench` measured is a section, too, and so are the runs of `folder`/laboratories and each published
-    figure, whose numbers and picture are in `folder`/figures.
+def markdown(folder: Path = RESULTS) -> str:
+    """Return docs/reference/results.md.
 
     Raises:
         CapsellaError: a file is damaged or lacks a field.
     """
-    rows, sections, figures = [], [], []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            if "networks" in values:
-                sections.append(latency_section(path.stem, values))
-            elif "rows" in values:
-                sections.append(_section(path.stem, values))
-            else:
-                rows.append(_row(path.stem, values))
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise CapsellaError(f"{path} is not the result of a run or a table: {error!r}") from error
-    for path in sorted((folder / "figures").glob("*.json")):
-        try:
-            figures.append(_figure(path, json.loads(path.read_text(encoding="utf-8"))))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise CapsellaError(f"{path} is not the numbers of a figure: {error!r}") from error
+    text, path = HEADER, folder / "runs.csv"
     try:
-        elsewhere = laboratories_section(folder / "laboratories")
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CapsellaError(f"{folder / 'laboratories'} is not what runs hold: {error!r}") from error
-    return HEADER + "".join([*rows, elsewhere, *sections, *figures])
+        with path.open(encoding="utf-8", newline="") as file:
+            text += "".join(_run_row(row) for row in csv.DictReader(file))
+        for path in sorted((folder / "tables").glob("*.json")):
+            text += _section(json.loads(path.read_text(encoding="utf-8")))
+        path = folder / "figures.json"
+        for figure in json.loads(path.read_text(encoding="utf-8")):
+            text += _figure(folder, figure)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise CapsellaError(f"{path}: {error!r}") from error
+    return text
 
 
-def _row(name: str, values: dict[str, Any]) -> str:
-    test, training, environment = values["test"], values["training"], values["environment"]
-    low, high = test["error_interval_95_percent"]
-    alone = values["recipe"]["data"]["name"].startswith("smallnorb") and "groups" not in test
+def _run_row(row: Mapping[str, str]) -> str:
+    short = f" ({SHORT})" if int(row["epochs"]) < SHORT_EPOCHS else ""
     return markdown_row(
-        name,
-        f"`{_command(values)}`",
-        f"{test['error_percent']:.2f}" + (f" ({SHORT})" if training["epochs"] < LEAST_EPOCHS else ""),
-        f"{low:.2f}–{high:.2f}" + (" (over images)" if alone else ""),
-        f"{training['best']['epoch']} of {training['epochs']}",
-        f"{training['images_per_second']:.0f}",
-        f"{training['peak_memory_mib']:.0f}",
-        hardware(environment),
+        row["result"],
+        f"`{row['command']}`",
+        f"{float(row['error_percent']):.2f}{short}",
+        f"{float(row['low']):.2f}–{float(row['high']):.2f}" + (" (over images)" if row["too_narrow"] else ""),
+        f"{row['epoch']} of {row['epochs']}",
+        f"{float(row['images_per_second']):.0f}",
+        row["peak_memory_mib"],
+        row["hardware"],
     )
 
 
-def _command(values: dict[str, Any]) -> str:
-    """What trains the recipe of a result today: a flag for all that its registered recipe has changed in since."""
-    words = shlex.split(values["command"])
-    if words[:2] != ["capsella", "train"]:
-        return str(values["command"])
-    try:
-        return train_command(words[2], Recipe.from_dict(values["recipe"]))
-    except CapsellaError:  # fields have other names now; the command is that of then
-        return str(values["command"])
+def _section(values: Mapping[str, Any]) -> str:
+    text = f"\n## {values['title']}\n\n{values['text']}\n"
+    for table in values["tables"]:
+        caption = f"\n**{table['caption']}**\n" if table["caption"] else ""
+        rule = f"|{'---|' * table['labels']}{'---:|' * (len(table['heads']) - table['labels'])}\n"
+        rows = "".join(markdown_row(*row) for row in table["rows"])
+        text += f"{caption}\n{markdown_row(*table['heads'])}{rule}{rows}"
+    return text + (f"\n{values['after']}\n" if values["after"] else "")
 
 
-def _section(name: str, values: dict[str, Any]) -> str:
-    """A published table, the paper's values beside ours, without columns that are empty in every row."""
-    heads, labels = values["heads"], values["labels"]
-    cells = caveated_cells(values)
-    marked = cells != [row["cells"] for row in values["rows"]]
-    short = f" {FEW_IMAGES if values.get('caveat') else SHORT_TRAININGS}" if marked else ""
-    shown = [at for at in range(len(heads)) if at < labels or any(row[at] != "–" for row in cells)]
-    return (
-        f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}{short}\n\n"
-        + markdown_row(*(heads[at] for at in shown))
-        + f"|{'---|' * labels}{'---:|' * (len(shown) - labels)}\n"
-        + "".join(markdown_row(*(row[at] for at in shown)) for row in cells)
-    )
-
-
-def _figure(path: Path, values: dict[str, Any]) -> str:
-    """The picture beside its numbers, as the page in docs/ finds it."""
-    picture = path.with_suffix(".png")
+def _figure(folder: Path, values: Mapping[str, str]) -> str:
+    picture = folder / "figures" / f"{values['name']}.png"
     if not picture.is_file():
-        raise CapsellaError(f"{picture} must be there, the picture of the numbers beside it")
+        raise ValueError(f"{picture.name} is missing")
     text = f"`{values['command']}`. {values['measured']} {values['note']}"
     return f"\n## {values['title']}\n\n{text}\n\n![{values['title']}](../../results/figures/{picture.name})\n"
 
 
+def markdown_row(*cells: str) -> str:
+    """Return a line of a Markdown table."""
+    return f"| {' | '.join(cells)} |\n"
+
+
+def add(name: str, path: Path, folder: Path = RESULTS) -> None:
+    """Add a JSON file to `folder`: a run's result.json, a table, the numbers of a figure, or `capsella bench --json`.
+
+    Raises:
+        CapsellaError: the file is none of these.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if "networks" in values:
+            _write_table(folder, name, _bench_section(name, values))
+        elif "rows" in values:
+            _write_table(folder, name, _table_section(name, values))
+        elif "test" in values:
+            _write_run(folder, name, values)
+        else:
+            _write_figure(folder, name, path, {key: values[key] for key in ("title", "command", "measured", "note")})
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise CapsellaError(f"{path} is no result of a run, table, figure or benchmark: {error!r}") from error
+
+
+def _write_run(folder: Path, name: str, values: Mapping[str, Any]) -> None:
+    test, training, environment = values["test"], values["training"], values["environment"]
+    low, high = (f"{bound:.4f}" for bound in test["error_interval_95_percent"])
+    over = "groups" if "groups" in test else "images"
+    row = [
+        *(name, values["command"], values["seed"], values["data"], test["images"], test["errors"]),
+        *(f"{test['error_percent']:.4f}", low, high, over, "", training["best"]["epoch"], training["epochs"]),
+        *(f"{training['images_per_second']:.3f}", f"{training['peak_memory_mib']:.0f}", hardware(environment)),
+        *(environment["torch"], environment["commit"]),
+    ]
+    path = folder / "runs.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = {row[0]: row for row in csv.reader(file)}
+    rows[name] = list(map(str, row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(
+            [COLUMNS, *(rows[key] for key in sorted(rows) if key != "result")]
+        )
+
+
+def _write_figure(folder: Path, name: str, path: Path, values: dict[str, str]) -> None:
+    figures = {figure["name"]: figure for figure in json.loads((folder / "figures.json").read_text(encoding="utf-8"))}
+    figures[name] = {"name": name, **values}
+    shutil.copyfile(path.with_suffix(".png"), folder / "figures" / f"{name}.png")
+    text = json.dumps([figures[key] for key in sorted(figures)], ensure_ascii=False, indent=1)
+    (folder / "figures.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_table(folder: Path, name: str, section: Mapping[str, Any]) -> None:
+    """Write a row per line, which shows what changes."""
+    text = json.dumps(section, ensure_ascii=False).replace('"rows": [', '"rows": [\n  ').replace("], [", "],\n  [")
+    (folder / "tables" / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _table_section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a published table, without columns that are empty in every row."""
+    heads, labels, cells = values["heads"], values["labels"], caveated_cells(values)
+    has_caveats = cells != [row["cells"] for row in values["rows"]]
+    caveat = f" {FEW_IMAGES if values.get('caveat') else SHORT_TRAININGS}" if has_caveats else ""
+    shown = [at for at in range(len(heads)) if at < labels or any(row[at] != "–" for row in cells)]
+    text = f"`{values['command']}`. {values['measured']} {values['note']}{caveat}"
+    rows = [[row[at] for at in shown] for row in cells]
+    return _one_table(f"{values['title']}: {name}", text, [heads[at] for at in shown], labels, rows)
+
+
+def _bench_section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row per network: its fastest backend, then the median milliseconds of every backend."""
+    backends, environment = values["settings"]["backends"], values["environment"]
+    rows, missing = [], []
+    for network, result in values["networks"].items():
+        times = {backend: row["latency_ms"]["p50"] for backend, row in result["backends"].items()}
+        channels, height, width = result["size"]
+        cells = [network, f"{height}×{width}×{channels}", "none", "", "no", ""]
+        if times:
+            best = min(times, key=lambda backend: times[backend])
+            rate = max(row["throughput"]["images_per_second"] for row in result["backends"].values())
+            cells[2:] = [best, f"{times[best]:.1f}", "yes" if times[best] < BAR_MS else "no", f"{rate:.0f}"]
+        rows.append([*cells, *(f"{times[backend]:.1f}" if backend in times else "" for backend in backends)])
+        missing += [f"\n- {network}, {backend}: {reason}" for backend, reason in result["unavailable"].items()]
+    text = (
+        f"`{values['command']}`. One image a call: the median in milliseconds, and the best throughput of any backend. "
+        f"{hardware(environment)}; torch {environment['torch']}."
+    )
+    heads = ["network", "image", "fastest", "p50 ms", f"under {BAR_MS:.0f} ms", "images/s", *backends]
+    after = f"Not measured:\n{''.join(missing)}" if missing else ""
+    return {**_one_table(f"Latency: {name}", text, heads, 3, rows), "after": after}
+
+
+def _one_table(
+    title: str, text: str, heads: Sequence[str], labels: int, rows: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    tables = [{"caption": "", "labels": labels, "heads": heads, "rows": rows}]
+    return {"title": title, "text": text, "tables": tables, "after": ""}
+
+
+def main() -> None:
+    """Print the page, or add a file."""
+    parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="add NAME FILE")
+    words = parser.parse_args().words
+    if not words:
+        sys.stdout.write(markdown())
+    elif len(words) == 3 and words[0] == "add":
+        add(words[1], Path(words[2]))
+    else:
+        parser.error("give nothing, or add NAME FILE")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(markdown(Path(sys.argv[1])))
+    main()

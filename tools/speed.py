@@ -1,4 +1,7 @@
-"""`python -m tools.speed results/speed > docs/reference/speed.md`: the committed measurements as one page."""
+"""The committed measurements of speed as one page, docs/reference/speed.md.
+
+`python -m tools.speed` prints the page; `python -m tools.speed add NAME FILE` adds what `make bench` measured.
+"""
 
 import json
 import sys
@@ -6,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError, pluralize
-from tools.markdown import markdown_row
+from tools.results import RESULTS, markdown_row
+
+SPEED = RESULTS / "speed.json"
 
 HEADER = """# Speed
 
-Generated from `results/speed/*.json` by `make results`; `make bench` measures on your machine (`benchmarks/`).
+Generated from `results/speed.json` by `make results`; `make bench` measures on your machine (`benchmarks/`).
 Medians of interleaved rounds, in milliseconds. *plain*: votes written out, sums by broadcasting, as public
 implementations do; *eager*: our PyTorch backend; *fused*: native kernels on a CPU, Triton on a GPU; *bare*: the network
 without its capsule layers. Memory: peak of a training step above the loaded process, in MiB. *bars*: the aims that were
@@ -109,21 +114,38 @@ COLUMNS = (
 )
 
 
-def markdown(folder: Path) -> str:
-    """One summary, then a section for every JSON that `python -m benchmarks --json` wrote into `folder`.
+def markdown(path: Path = SPEED) -> str:
+    """Return one summary, then a section per measurement in results/speed.json.
 
     Raises:
-        CapsellaError: a file is damaged or lacks a field.
+        CapsellaError: the file is damaged or lacks a field.
     """
-    sections, measurements = [], []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            sections.append(_section(path.stem, values))
-            measurements.append((path.stem, values["peak_flops_per_second"], values["cases"]))
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise CapsellaError(f"{path} is not a result of the benchmarks: {error!r}") from error
-    return HEADER + _summary(measurements) + WHERE + "".join(sections)
+    try:
+        measurements = json.loads(path.read_text(encoding="utf-8"))
+        sections = [_section(name, values) for name, values in measurements.items()]
+        cases = [(name, values["peak_flops_per_second"], values["cases"]) for name, values in measurements.items()]
+        return HEADER + _summary(cases) + WHERE + "".join(sections)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise CapsellaError(f"{path} is no file of measurements: {error!r}") from error
+
+
+def add(name: str, measured: Path, path: Path = SPEED) -> None:
+    """Add what `python -m benchmarks --json` wrote, without what the page does not show."""
+    values = json.loads(measured.read_text(encoding="utf-8"))
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    shown = ("case", "op", "batch", "training", "flops", "memory_mib", "bars")
+    known[name] = {
+        "environment": {key: values["environment"][key] for key in ("threads", "cpu", "gpu", "torch", "commit")},
+        "device": values["device"],
+        "peak_flops_per_second": values["peak_flops_per_second"],
+        "cases": [
+            {key: case[key] for key in shown}
+            | {"timings": {backend: {"median": timing["median"]} for backend, timing in case["timings"].items()}}
+            for case in values["cases"]
+        ],
+    }
+    text = json.dumps({key: known[key] for key in sorted(known)}, ensure_ascii=False)
+    path.write_text(text.replace('{"case": ', '\n  {"case": ') + "\n", encoding="utf-8")
 
 
 def _summary(measurements: list[tuple[str, float, list[dict[str, Any]]]]) -> str:
@@ -132,7 +154,7 @@ def _summary(measurements: list[tuple[str, float, list[dict[str, Any]]]]) -> str
     Where several files have it, it is from the one with the most cases: as many rows as can be are of one machine.
     """
     largest: dict[tuple[str, bool], tuple[str, float, dict[str, Any]]] = {}
-    for section, peak, cases in sorted(measurements, key=lambda one: -len(one[2])):
+    for section, peak, cases in sorted(measurements, key=lambda measurement: -len(measurement[2])):
         for case in cases:
             if not {"plain", _fused(case)} <= set(case["timings"]):
                 continue
@@ -209,5 +231,13 @@ def _bar(bar: dict[str, Any]) -> str:
     return f"{bar['value']:.3g} {bar['what']} ({'met' if bar['met'] else 'missed'}: {bar['bar']:.3g})"
 
 
+def main() -> None:
+    """Print the page, or add a file: `add NAME FILE`."""
+    if len(sys.argv) == 4 and sys.argv[1] == "add":
+        add(sys.argv[2], Path(sys.argv[3]))
+    else:
+        sys.stdout.write(markdown())
+
+
 if __name__ == "__main__":
-    sys.stdout.write(markdown(Path(sys.argv[1])))
+    main()

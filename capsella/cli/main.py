@@ -62,7 +62,7 @@ GO_ON = ("compare", "transfer", "table", "figure", "reproduce")
 
 # How often a thread that waits for others looks, before it sleeps: by default 300,000 times in libgomp, milliseconds
 # for which it keeps the core from the very thread it waits for where another program is at work. Measured with two
-# threads (LOG.md, L037).
+# threads.
 SPINS = "10000"
 
 

@@ -24,7 +24,7 @@ class PrimaryCapsules(nn.Module):
     `evenly_routed=True` is the layer of the authors' code, of which the paper does not tell: the features are one
     child, routed once to its `types` parents, so that every vote counts 1/types before the bias is added. A step of the
     optimizer then moves a capsule `types` times less. Without that, the paper's learning rate lengthens all class
-    capsules to 1 within ten steps on pairs of digits, where the squash has no slope (LOG.md, L022). The first
+    capsules to 1 within ten steps on pairs of digits, where the squash has no slope. The first
     weights are the authors' as well.
 
     Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations ‖pose‖ [b h w types]).

@@ -112,7 +112,7 @@ def he2016_cells() -> Recipe:
 def emnet_cells() -> Recipe:
     """EM-NET 1 with 130 K parameters, as `capsella search` found it within 8 ms an image, trained longer; ours.
 
-    Numbers are as they were drawn (LOG.md, L062 and L064).
+    Numbers are as they were drawn.
     """
     routing = EMRouting(
         iterations=3,
@@ -137,7 +137,7 @@ def emnet_cells() -> Recipe:
 def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
     """Batch normalisation, larger batches, mirrored images, and a rate that falls to a tenth.
 
-    Each was chosen by validation on pbc (LOG.md, L010 and L012).
+    Each was chosen by validation on pbc.
     """
     return replace(
         recipe.with_model(batch_norm=True),

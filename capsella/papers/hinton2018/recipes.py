@@ -1,7 +1,7 @@
 """The recipes of Hinton, Sabour, Frosst 2018, and ours for its networks.
 
 The paper gives neither the size of its random brightness and contrast nor a learning rate nor how it scales its costs:
-the last two were chosen by validation (LOG.md, L004).
+the last two were chosen by validation.
 """
 
 from dataclasses import replace
@@ -13,8 +13,7 @@ from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Re
 from capsella.training.recipes import register_recipe
 
 BETA_A_SCALE = 2500.0
-"""With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits (LOG.md,
-L028)."""
+"""With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits."""
 FROM_PHOTOGRAPHS = {"brightness": 0.2, "contrast": 0.2}
 MOVED_AND_MIXED = AugmentOptions(rotation=10.0, stretch=0.15, mixup=0.2)
 CROPPED = {"crop": 32, **FROM_PHOTOGRAPHS}
@@ -57,7 +56,7 @@ def matrix_capsnet_smallnorb() -> Recipe:
     """The small matrix capsules on smallNORB in an hour of one core; ours.
 
     A β_a that can be learned, two iterations, three times the rate, which falls over half a cosine, averaged weights,
-    and both cameras (LOG.md, L013 and L028). Images turn, stretch, and are mixed in pairs (L051, L053). All five toys
+    and both cameras. Images turn, stretch, and are mixed in pairs. All five toys
     train; the few images held out watch over the training.
     """
     paper = hinton2018_smallnorb_small()
@@ -75,7 +74,7 @@ def matrix_capsnet_smallnorb() -> Recipe:
 
 @register_recipe
 def matrix_capsnet_smallnorb_310k() -> Recipe:
-    """The large matrix capsules (310 K parameters), trained as the small ones, for 16 epochs; ours (LOG.md, L059).
+    """The large matrix capsules (310 K parameters), trained as the small ones, for 16 epochs; ours.
 
     In float32, unless `--precision` says otherwise: bfloat16 was seen with one seed.
     """
@@ -87,7 +86,7 @@ def matrix_capsnet_smallnorb_310k() -> Recipe:
 def batchnorm_capsnet_smallnorb() -> Recipe:
     """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48, moved and mixed in pairs; ours.
 
-    Chosen on toys held out (LOG.md, L050 and L051); trained as `matrix_capsnet_smallnorb`.
+    Chosen on toys held out; trained as `matrix_capsnet_smallnorb`.
     """
     small = matrix_capsnet_smallnorb()
     options = {"routing": small.model.options["routing"], **FROM_PHOTOGRAPHS}

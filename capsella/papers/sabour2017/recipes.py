@@ -14,7 +14,7 @@ def sabour2017_mnist() -> Recipe:
     """CapsNet on MNIST, as its authors trained it (§4 and §5).
 
     Adam with TensorFlow's defaults, exponential decay, shifts up to 2 pixels. Primary capsules and the first weights of
-    both convolutions are the authors' code's: without them its learning rate is too high (LOG.md, L022).
+    both convolutions are the authors' code's: without them its learning rate is too high.
     """
     options = {
         "routing": DynamicRouting(iterations=3),
@@ -45,7 +45,7 @@ def sabour2017_mnist_random() -> Recipe:
 def sabour2017_mnist_cnn() -> Recipe:
     """The paper's baseline on MNIST. Its loss is cross-entropy.
 
-    At a rate of 1e-3 its ReLUs died on blood cells (LOG.md, L002); on digits other rates were not tried.
+    At a rate of 1e-3 its ReLUs died on blood cells; on digits other rates were not tried.
     """
     return _baseline(sabour2017_mnist(), ModelOptions("sabour2017_cnn", {"dropout": 0.5}))
 
@@ -139,7 +139,7 @@ def sabour2017_cells() -> Recipe:
     """CapsNet on white blood cells of 32×32; ours.
 
     Mirrors leave a cell what it is. Bright images drive the class capsules' lengths to 1 at the paper's learning rate,
-    where the margin loss has no gradient: training then stays at chance (LOG.md, L003).
+    where the margin loss has no gradient: training then stays at chance.
     """
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False),
