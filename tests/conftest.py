@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -98,36 +99,24 @@ class ReachedError(Exception):
     """The command line has understood a command and was about to carry it out."""
 
 
-# What each command does first, once it has understood its options.
-FIRST_STEPS = {
-    "train": ("train", "resume", "train_seeds", "joined"),
-    "evaluate": ("open_run",),
-    "calibrate": ("calibrate_run",),
-    "attack": ("load_runs",),
-    "predict": ("open_run",),
-    "explain": ("open_run",),
-    "explore": ("check_starlette",),
-    "share": ("load_runs",),
-    "export": ("open_run",),
-    "bench": ("bench_networks", "execution_times"),
-    "compare": ("make_plan", "first_plan"),
-    "search": ("open_search",),
-    "reproduce": ("find_entries",),
-    "transfer": ("joined",),
-    "adapt": ("open_run",),
-    "data": ("load_data", "source_table", "save_split", "save_thesis_sets"),
-    "robustness": ("load_runs",),
-    "models": ("list_models",),
-    "recipes": ("list_recipes",),
-}
+# What commands do after they have understood their options; all others stop once `parse` is done.
+FIRST_STEPS = (
+    *("capsella.experiments.fit.fit", "capsella.training.loop.resume", "capsella.experiments.repeated.train_seeds"),
+    *("capsella.experiments.repeated.train_folds", "capsella.experiments.search.study.open_search"),
+)
 
 
 @pytest.fixture
 def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], bool]:
-    """Whether a command line would be carried out, with cells/ and runs/demo; what it would do first is taken away."""
-    from capsella.cli.main import VERBS, main
+    """Whether a command line would be carried out, with cells/ and runs/demo; nothing is trained or loaded."""
+    from capsella.cli.flags import parse
+    from capsella.cli.main import COMMANDS, main
 
     def stop(*arguments: object, **options: object) -> None:
+        raise ReachedError
+
+    def stop_when_parsed(*arguments: Any) -> None:
+        parse(*arguments)
         raise ReachedError
 
     for name in ("eosinophil", "neutrophil"):
@@ -137,11 +126,11 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str
             Image.new("RGB", (64, 64)).save(folder / f"{number}.png")
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    for verb, steps in FIRST_STEPS.items():
-        if verb in VERBS:
-            for step in steps:
-                monkeypatch.setattr(importlib.import_module(f"capsella.cli.{verb}"), step, stop)
-    monkeypatch.setattr("capsella.cli.published.joined", stop)
+    for step in FIRST_STEPS:
+        monkeypatch.setattr(step, stop)
+    for command in COMMANDS:
+        if command not in ("train", "search"):
+            monkeypatch.setattr(importlib.import_module(f"capsella.cli.{command}"), "parse", stop_when_parsed)
 
     def check(line: str) -> bool:
         words = shlex.split(line, comments=True)[1:]
@@ -149,8 +138,8 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str
             main(words)
         except ReachedError:
             return True
-        except SystemExit:
-            return False
-        return "--help" in words or "info" in words or words in (["table"], ["figure"])
+        except SystemExit as stop:
+            return stop.code == 0 and bool({"--help", "--help-all"} & set(words))
+        return words == ["--version"]
 
     return check

@@ -56,5 +56,5 @@ def test_memory_that_is_not_enough_is_a_sentence() -> None:
 def test_a_command_that_needs_too_much_memory_ends_with_a_sentence(capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules["capsella.cli.main"], "_run", lambda *_: torch.empty(2**50))
     with pytest.raises(SystemExit, match="1"):
-        main(["models"])
-    assert capsys.readouterr().err.startswith("error: capsella models: the memory is not enough ([enforce fail")
+        main(["list", "models"])
+    assert capsys.readouterr().err.startswith("error: capsella list: the memory is not enough ([enforce fail")

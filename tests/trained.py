@@ -17,7 +17,7 @@ PER_CLASS = 11  # 8 to train, 1 to validate, 2 to test
 SHORT = ["--size", str(SIZE), "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
 # The command line of each run. CapsNet has all its layers and a tenth of its weights, which take the time.
 RUNS = {
-    "capsnet": ["images-capsnet", "--model.primary-types", "4", "--model.decoder-width", "16"],
+    "capsnet": ["images-capsnet", "--model-kwargs", "primary_types=4", "decoder_width=16"],
     "cnn": ["images-cnn"],
     "em": ["images-matrix-capsnet"],
 }
@@ -55,4 +55,4 @@ def draw_folder(folder: Path) -> None:
 
 def train_run(name: str, images: Path, folder: Path) -> None:
     """Train one of `RUNS` on `images`."""
-    main(["train", *RUNS[name], "--data.path", str(images), *SHORT, "--out", str(folder)])
+    main(["train", *RUNS[name], "--data", str(images), *SHORT, "--out", str(folder)])

@@ -9,20 +9,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "pages"
-_SMALL = ("--model.reconstruction", "--model.decoder-width", "256", "--data.size", "32")
+_SMALL = ("--model-kwargs", "reconstruction=True", "decoder_width=256", "--size", "32")
 # The recipe of each page's network, and its changes: small images and decoders make small pages.
 TRAININGS: dict[str, tuple[str, ...]] = {
-    "digits": ("demo", "--model.decoder-width", "512"),
+    "digits": ("demo", "--model-kwargs", "decoder_width=512"),
     "toys": (
-        "images-efficient", *_SMALL, "--data", "toys", "--data.per-class", "600",
-        "--data.validation-per-class", "60", "--augment.no-flip", "--augment.shift", "2", "--epochs", "40",
+        "images-efficient", *_SMALL, "--data", "toys", "--per-class", "600",
+        "--validation-per-class", "60", "--no-flip", "--shift", "2", "--epochs", "40",
     ),
     "draw": (
-        "images-efficient", *_SMALL, "--data", "mnist", "--data.size", "28", "--data.per-class", "800",
-        "--augment.no-flip", "--augment.rotation", "15", "--augment.shift", "3", "--augment.stretch", "0.2",
+        "images-efficient", *_SMALL, "--data", "mnist", "--size", "28", "--per-class", "800",
+        "--no-flip", "--rotation", "15", "--shift", "3", "--stretch", "0.2",
         "--epochs", "12",
     ),
-    "cells": ("images-efficient", *_SMALL, "--data", "pbc", "--data.channels", "3", "--epochs", "20"),
+    "cells": ("images-efficient", *_SMALL, "--data", "pbc", "--channels", "3", "--epochs", "20"),
 }  # fmt: skip
 IMAGES = {"digits": 12, "toys": 10, "draw": 10, "cells": 8}  # test images on each page
 WITH_NETWORK = ("draw",)  # pages that look at what a reader draws

@@ -1,57 +1,133 @@
 """`capsella compare`."""
 
-from rich.table import Table
-from rich.text import Text
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from capsella.cli.on_cluster import parse
-from capsella.cli.screen import console, note_one_seed, show
-from capsella.compare import ComparisonOptions, Plan, compare, make_plan
-from capsella.compare.folds import compare_folds, first_plan
-from capsella.compare.folds_report import write_folds
-from capsella.compare.report import as_text
-from capsella.data import warn_of_few
-from capsella.errors import pluralize
-from capsella.experiments import format_duration
-from capsella.papers.own_images import usual_epochs
+from capsella.cli.flags import Group, parse, positional
+from capsella.cli.screen import console, show
+from capsella.compare.options import CommonComparisonOptions, ComparisonOptions
+from capsella.errors import check_argument, pluralize
 from capsella.ray_cluster import Place, joined
+
+if TYPE_CHECKING:
+    from capsella.compare import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommon:
+    """Train capsule networks and CNNs, and report which serve better.
+
+        capsella compare IMAGES          on your images: all get the same images,
+                                         epochs, batches, seeds and learning rates
+        capsella compare DOMAIN DOMAIN…  on several domains, e.g. laboratories: train
+                                         on all but one, and test on that
+
+    Call it again to continue; with more --seeds only the new ones are trained.
+    """
+
+    images: Annotated[
+        tuple[str, ...], *positional("IMAGES…", "A folder of images, or several domains: folders, .npz files, sources.")
+    ]
+    options: Annotated[CommonComparisonOptions, Group]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(CompareCommon):
+    """All flags."""
+
+    options: Annotated[ComparisonOptions, Group]
+    recipes: tuple[str, ...] = ("images-efficient", "images-resnet")
+    """With several domains: the recipes to train."""
+    train_on: str | None = None
+    """With several domains: `others` trains on all but one and tests on that; `one` trains on each alone. Default:
+    others for three or more domains."""
+    classes: tuple[str, ...] = ()
+    """With several domains: use only these classes. Default: those that all domains have."""
+    place: Annotated[Place, Group] = Place()
 
 
 def run(arguments: list[str]) -> None:
     """Print the plan; unless it is a dry run, train, test, and write the report."""
-    options, place = parse(ComparisonOptions, arguments, "capsella compare")
-    note_one_seed(options.asked_seeds)
+    command = parse(Compare, arguments, "compare")
+    check_argument(bool(command.images) and all(command.images), "name a folder", images=command.images)
+    if len(command.images) > 1:
+        _compare_domains(command)
+        return
+    options, place = replace(command.options, folder=Path(command.images[0])), command.place
+
+    from capsella.compare import compare, make_plan
+    from capsella.compare.folds import first_plan
+    from capsella.compare.report import as_text
+
     if options.folds is not None and options.fold is None:
-        _run_folds(options, options.folds, place)
+        plan = first_plan(options)
+        print(f"{options.folds} folds, tested in turn; the first:")
+        _print_plan(plan)
+        _run_folds(plan, options, place)
         return
     plan = make_plan(options)
     _print_plan(plan)
-    if options.dry_run:
-        return
-    with joined(place):
-        found, report = compare(plan, console())
-    print(f"\n{as_text(found)}\n\nreport  {report}")
+    if not options.dry_run:
+        with joined(place):
+            found, report = compare(plan, console())
+        print(f"\n{as_text(found)}\n\nreport  {report}")
 
 
-def _run_folds(options: ComparisonOptions, folds: int, place: Place) -> None:
-    """One comparison a fold, and what they say together."""
-    plan = first_plan(options)
-    print(f"{folds} folds, tested in turn; the first:")
-    _print_plan(plan)
-    runs = folds * plan.runs_each * len(plan.candidates)
-    seconds = folds * plan.total_seconds()
-    print(f"All {folds} folds: {pluralize(runs, 'run')}, estimated training: {format_duration(seconds)}.")
-    if options.dry_run:
-        return
-    with joined(place):
-        verdict, report = write_folds(options, plan, compare_folds(options, plan, console()))
-    lines = [verdict.headline, *(f"{part}: {text}" for part, text in verdict.sentences.items())]
-    print("", *lines, f"\nreport  {report}", sep="\n")
+def _run_folds(plan: "Plan", options: ComparisonOptions, place: Place) -> None:
+    """Compare once per fold, and report over all of them."""
+    from capsella.compare.folds import compare_folds
+    from capsella.compare.folds_report import write_folds
+    from capsella.experiments import format_duration
+
+    assert options.folds is not None
+    runs = options.folds * plan.runs_each * len(plan.candidates)
+    seconds = options.folds * plan.total_seconds()
+    print(f"All {options.folds} folds: {pluralize(runs, 'run')}, estimated training: {format_duration(seconds)}.")
+    if not options.dry_run:
+        with joined(place):
+            verdict, report = write_folds(options, plan, compare_folds(options, plan, console()))
+        lines = [verdict.headline, *(f"{part}: {text}" for part, text in verdict.sentences.items())]
+        print("", *lines, f"\nreport  {report}", sep="\n")
 
 
-def _print_plan(plan: Plan) -> None:
-    given, splits = plan.options, plan.splits
+def _compare_domains(command: Compare) -> None:
+    """Train what is missing, test, and print the table."""
+    from capsella.compare import TransferOptions, transfer
+
+    options = command.options
+    check_argument(command.train_on in (None, "one", "others"), "be one or others", train_on=command.train_on)
+    check_argument(options.folds is None, "be left out for several domains", folds=options.folds)
+    settings = TransferOptions(
+        laboratories=command.images,
+        recipes=command.recipes,
+        seeds=options.seeds or 3,
+        train_on=command.train_on,  # type: ignore[arg-type]
+        epochs=None if options.epochs == ComparisonOptions.epochs else options.epochs,
+        size=options.size or 64,
+        channels=options.channels or 3,
+        classes=command.classes,
+        group=options.group,
+        skip_broken=options.skip_broken,
+        accelerator=options.accelerator,
+        out=options.out or Path("runs") / "transfer",
+    )
+    with joined(command.place):
+        _, text = transfer(settings, console())
+    print(f"\n{text}\n\nwritten to {settings.out / 'transfer.txt'} and transfer.json")
+
+
+def _print_plan(plan: "Plan") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from capsella.data import warn_of_few
+    from capsella.experiments import format_duration
+    from capsella.papers.own_images import usual_epochs
+
+    options, splits = plan.options, plan.splits
     height, width = splits.image_size
-    counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
+    counts = ", ".join(f"{len(images)} {split}" for split, images in splits.named().items())
     print(f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes")
     print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
     for reason in splits.broken:
@@ -60,13 +136,13 @@ def _print_plan(plan: Plan) -> None:
     table = Table("network", "kind")
     for head in ("parameters", "learning rates", "one run"):
         table.add_column(head, justify="right")
-    for one in plan.candidates:
-        rates = " ".join(f"{rate:g}" for rate in plan.rates(one))
-        time = format_duration(plan.seconds(one.network))
-        table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, time)
+    for network in plan.candidates:
+        rates = " ".join(f"{rate:g}" for rate in plan.rates(network))
+        time = format_duration(plan.seconds(network.network))
+        table.add_row(Text(network.network), network.family, f"{network.parameters:,}", rates, time)
     show(table)
-    seeds = len(given.asked_seeds)
-    curve = 2 * len(given.shares) * seeds
+    seeds = len(options.asked_seeds)
+    curve = 2 * len(options.shares) * seeds
     more = f"; {curve} more runs for the data-size curve of the best of each kind" if curve else ""
     print(
         f"{pluralize(plan.runs_each, 'run')} of each, {pluralize(plan.epochs, 'epoch')} in batches of "
@@ -74,19 +150,12 @@ def _print_plan(plan: Plan) -> None:
         f"{format_duration(plan.total_seconds())}, from a few images through each network here."
     )
     if 2 * plan.epochs < (usual := usual_epochs(ComparisonOptions.epochs, len(splits.train))):
-        print(f"note: {usual} epochs are usual for so few images (--epochs); fewer seldom train a network to its end")
-    if given.precision == "auto":
+        print(f"note: {usual} epochs are usual for so few images (--epochs); fewer may not converge")
+    if options.precision == "auto":
         print(f"precision auto → {plan.precision}")
-    _advise(plan)
-
-
-def _advise(plan: Plan) -> None:
-    """One network may take longer than all others together."""
-    longest = max(plan.candidates, key=lambda one: plan.seconds(one.network))
-    others = [one for one in plan.candidates if one is not longest]
-    share = plan.seconds(longest.network) / sum(plan.seconds(one.network) for one in plan.candidates)
-    if share > 0.5 and {one.family for one in others} == {"capsules", "CNN"}:
-        print(
-            f"{longest.network} takes {100 * share:.0f} % of the time; without it: "
-            f"--models {' '.join(one.network for one in others)}"
-        )
+    longest = max(plan.candidates, key=lambda network: plan.seconds(network.network))
+    others = [network for network in plan.candidates if network is not longest]
+    share = plan.seconds(longest.network) / sum(plan.seconds(network.network) for network in plan.candidates)
+    if share > 0.5 and {network.family for network in others} == {"capsules", "CNN"}:
+        names = " ".join(network.network for network in others)
+        print(f"{longest.network} takes {100 * share:.0f} % of the time; without it: --models {names}")

@@ -1,88 +1,119 @@
 """`capsella explore`."""
 
-import os
-from collections.abc import Sequence
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from capsella.cli.flags import parse, positional
+from capsella.cli.networks import open_network, open_runs
+from capsella.cli.screen import console, note
+from capsella.errors import ArgumentError, CapsellaError, check_argument
+from capsella.image_options import check_range
 
-from capsella.cli import train
-from capsella.cli.laboratory import shown_from_home
-from capsella.cli.runs import load_runs
-from capsella.cli.screen import console
-from capsella.errors import check_argument
-from capsella.evaluation import set_scale
-from capsella.explorer import open_subject
-from capsella.explorer.server import check_host, check_port, check_starlette, serve
-from capsella.models import ImageClassifier
-from capsella.share.shared import parted
+if TYPE_CHECKING:
+    from capsella.evaluation import UnreadableFile
 
 DEMO = Path("runs/demo")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Explore:
-    """Open a page in the browser: choose, upload or draw an image, turn its dials.
+    """Look inside a network: activations, reconstructions, dials, routing, votes.
 
-    It is the page of `capsella share`, with any test image, and runs of any size.
+        capsella explore RUN                           a page in the browser
+        capsella explore RUN --data IMAGES --out DIR   pictures of these images
 
-    Without a run it shows runs/demo, the demo's, and trains that first if need be.
+    The page is that of `capsella share`, with every test image and uploads.
     """
 
     runs: Annotated[
         tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="[RUN…]", help_behavior_hint="(default: runs/demo)"),
+        *positional("[RUN…]", "Runs; one of two may be a CNN. Default: runs/demo, trained if missing."),
     ] = ()
-    """Folders of runs; of two, one may be a CNN's: its features stand beside the capsules."""
+    data: tuple[Path, ...] = ()
+    """With --out: image files, or folders with images. Default for a run on pairs: its test pairs."""
+    out: Path | None = None
+    """Draw pictures into this folder instead of opening a page."""
     images: int = 500
-    """Test images that are looked at first, spread evenly: to be found by class, by right and wrong."""
+    """Test images to find by class, and by right and wrong, spread evenly over the test set."""
     cell_radius: float | None = None
-    """Of stained cells that a network cuts out of uploads: the radius of a usual nucleus in pixels of these files;
-    default: that of the training images."""
+    """For a network that crops stained cells: radius of a typical nucleus in pixels of the images. Default: measured
+    on 100 of the images, or as in training for uploads."""
+    range: tuple[float, float] | None = None
+    """With --out: the values that are black and white in files of more than 8 bits. Default: as in training."""
+    skip_broken: bool = False
+    """With --out: leave out images that cannot be read, and list them at the end."""
     port: int = 7860
     """Port of the page."""
     host: str = "127.0.0.1"
-    """Another address lets other machines in, with the password in the environment variable CAPSELLA_PASSWORD."""
-    name: str | None = None
-    """The name under which a proxy shows the page, as explore.example.org; other names are refused."""
+    """Address to listen on. Any other than this machine's own lets others in who know the URL with its random token."""
     browser: bool = True
     """Open the page in this machine's browser."""
 
+    def __post_init__(self) -> None:
+        check_argument(self.out is not None or not self.data, "come with --out", data=tuple(map(str, self.data)))
+        check_range(self.range)
+
 
 def run(arguments: list[str]) -> None:
-    """Check all that may be wrong before anything is loaded, load, and serve until interrupted."""
-    options = tyro.cli(Explore, args=arguments, prog="capsella explore")
-    password = os.environ.get("CAPSELLA_PASSWORD")
-    check_host(options.host, password)
+    """Draw, or serve until interrupted."""
+    options = parse(Explore, arguments, "explore")
+    if options.out is not None:
+        _draw(options, options.out)
+    else:
+        _serve(options)
+
+
+def _serve(options: Explore) -> None:
+    """Check everything that can be wrong before anything is loaded."""
+    from capsella.cli import train
+    from capsella.evaluation import set_scale
+    from capsella.evaluation.domain import shown_from_home
+    from capsella.explorer import open_subject
+    from capsella.explorer.server import check_port, check_starlette, serve
+    from capsella.share.shared import parted
+
     check_port(options.host, options.port)
     check_starlette()
     if not options.runs and not (DEMO / "model.safetensors").exists():
-        print(f"no run given, and none in {DEMO}: training the demo first, about 3 minutes on two cores", flush=True)
+        print(f"no run given, and none in {DEMO}: training the demo first, about a minute on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
-    runs = load_runs(options.runs or (DEMO,))
+    runs = open_runs(options.runs or (DEMO,))
     if options.cell_radius is not None:
-        _set_radius(options.cell_radius, [run.model for run in runs.values()])
+        cropping = [run.model for run in runs.values() if run.model.cut is not None]
+        check_argument(bool(cropping), "be left out: no run crops cells", cell_radius=options.cell_radius)
+        for model in cropping:
+            set_scale(model, (), options.cell_radius)
     for line in shown_from_home(runs):
         print(line, flush=True)
     runs, cnns = parted(runs)
     subjects = [open_subject(run, name, options.images, cnns) for name, run in runs.items()]
-    serve(
-        subjects,
-        host=options.host,
-        port=options.port,
-        password=password,
-        name=options.name,
-        browser=options.browser,
-        console=console(),
-    )
+    serve(subjects, host=options.host, port=options.port, browser=options.browser, console=console())
 
 
-def _set_radius(radius: float, models: Sequence[ImageClassifier]) -> None:
-    """Of the cells that are cut out of uploads. Test images stay as they were made."""
-    cutting = [model for model in models if model.cut is not None]
-    check_argument(bool(cutting), "be None: no run cuts cells out", cell_radius=radius)
-    for model in cutting:
-        set_scale(model, (), radius)
+def _draw(options: Explore, out: Path) -> None:
+    from capsella.data import PairSet
+    from capsella.evaluation import passed_over, set_scale
+    from capsella.report import explain_images, explain_pairs
+    from capsella.training import load_splits
+
+    check_argument(len(options.runs) == 1, "be one with --out", runs=tuple(map(str, options.runs)))
+    model, run = open_network(options.runs[0])
+    model.value_range = options.range or model.value_range
+    is_paired = run is not None and run.recipe.data.is_paired
+    broken: list[UnreadableFile] = []
+    if options.data:
+        note(*filter(None, [set_scale(model, options.data, options.cell_radius)]), *passed_over(options.data))
+        kept = broken if options.skip_broken else None
+        pictures = explain_images(model, options.data, out, classes=2 if is_paired else 1, broken=kept)
+    elif run is not None and is_paired:
+        test = load_splits(run, skip_broken=True).test
+        pictures = [explain_pairs(model, test, out)] if isinstance(test, PairSet) else []
+    else:
+        raise ArgumentError("data", "name at least one image or folder", None)
+    print(*pictures, sep="\n")
+    for file in broken:
+        print(f"left out {file.file}: {file.reason}", file=sys.stderr)
+    if not pictures:
+        raise CapsellaError("none of the images could be read")

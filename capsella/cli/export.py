@@ -1,68 +1,69 @@
 """`capsella export`."""
 
 import json
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
-from capsella.cli.laboratory import ADAPTED, adapted_images
-from capsella.cli.runs import open_run
-from capsella.data import Splits, load_data
+from capsella.cli.flags import parse, positional
+from capsella.cli.networks import open_run
+from capsella.cli.screen import note
 from capsella.errors import CapsellaError
-from capsella.export import CheckedOn, Format, Precision, Tolerance, export_model, usual_tolerance
-from capsella.training import Run, load_splits
+
+if TYPE_CHECKING:
+    from capsella.data import Splits
+    from capsella.export import CheckedOn
+    from capsella.training import Run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Export:
-    """Write a run's network as a file for other programs.
+    """Write a trained network as a file for other programs.
 
-    The file must agree with PyTorch on every test image, or it is not written.
+    The file is written only if it agrees with PyTorch on every test image.
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
-    format: Format = "onnx"
-    """The kind of file. onnx: for ONNX Runtime and others. pt2: for torch.export, with the native kernels."""
-    precision: Precision = "float32"
-    """Precision of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
+    run: Annotated[Path, *positional("RUN", "A run, or a comparison's folder.")]
+    format: Literal["onnx", "pt2"] = "onnx"
+    """onnx: for ONNX Runtime and others. pt2: for torch.export, with the native kernels."""
+    quantize: Literal["float32", "float16", "int8"] = "float32"
+    """Numbers of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
     reconstruction: bool = False
     """Include the decoder; its images are a second output, reconstruction."""
     out: Path | None = None
-    """The file; default: RECIPE.onnx, RECIPE-int8.onnx or RECIPE.pt2 in the run's folder."""
+    """The file. Default: RECIPE.onnx, RECIPE-int8.onnx or RECIPE.pt2 in the run's folder."""
     tolerance: float | None = None
-    """Largest difference allowed of any activation; default: 1e-4 for float32, 1e-2 for float16 and for votes
-    in bfloat16, 0.1 for int8."""
+    """Largest difference allowed in any activation. Default: 1e-4 for float32, 1e-2 for float16 and for votes in
+    bfloat16, 0.1 for int8."""
     flips: float | None = None
-    """Per cent of test images that may get another class; default: 0 for float32, 0.5 for float16, 1 for int8."""
+    """Percentage of test images that may get another class. Default: 0 for float32, 0.5 for float16, 1 for int8."""
     json: bool = False
     """Print JSON instead of text; FILE.json beside the file holds the same."""
 
 
 def run(arguments: list[str]) -> None:
     """Export, check and print."""
-    options = tyro.cli(Export, args=arguments, prog="capsella export")
-    trained = open_run(options.run)
-    usual = usual_tolerance(trained.model, options.precision)
+    options = parse(Export, arguments, "export")
+
+    from capsella.export import Tolerance, export_model, usual_tolerance
+
+    run = open_run(options.run)
+    default = usual_tolerance(run.model, options.quantize)
     tolerance = Tolerance(
-        usual.difference if options.tolerance is None else options.tolerance,
-        usual.flips if options.flips is None else options.flips,
+        default.difference if options.tolerance is None else options.tolerance,
+        default.flips if options.flips is None else options.flips,
     )
-    reduced = "" if options.precision == "float32" else f"-{options.precision}"
-    images, facts = _images(trained) if trained.adapted is None else _adapted_on(trained, trained.adapted)
+    suffix = "" if options.quantize == "float32" else f"-{options.quantize}"
+    images, facts = _images(run)
     exported = export_model(
-        trained.model,
+        run.model,
         images,
-        options.out or options.run / f"{trained.name}{reduced}.{options.format}",
+        options.out or run.folder / f"{run.name}{suffix}.{options.format}",
         format=options.format,
-        precision=options.precision,
+        precision=options.quantize,
         reconstruction=options.reconstruction,
         tolerance=tolerance,
-        facts={"recipe": trained.name, **facts},
+        facts={"recipe": run.name, **facts},
     )
     if options.json:
         print(json.dumps(exported.to_dict(), indent=2))
@@ -77,27 +78,29 @@ def run(arguments: list[str]) -> None:
     print(f"written to {exported.path}, and its description to {exported.path.name}.json")
 
 
-def _images(trained: Run) -> tuple[Splits, dict[str, str]]:
-    """Those of the training, or what lies in their place now: parity holds on any; and what is to be said of them."""
-    try:
-        return load_splits(trained, skip_broken=True), {}
-    except CapsellaError as error:
+def _images(run: "Run") -> "tuple[Splits | CheckedOn, dict[str, str]]":
+    """Return the images to check on, and a note about them for the description."""
+    from capsella.data import load_data
+    from capsella.evaluation.domain import ADAPTED, adapted_images
+    from capsella.export import CheckedOn
+    from capsella.training import load_splits
+
+    if run.adapted is not None:
+        domain = run.adapted["laboratory"]
         try:
-            images = load_data(replace(trained.recipe.data, skip_broken=True))
+            images = CheckedOn(*adapted_images(run, run.adapted))
+        except CapsellaError as error:
+            raise CapsellaError(
+                f"{run.folder} was adapted to {domain}, whose images check the file: {error}"
+            ) from error
+        note(ADAPTED)
+        return images, {"images": f"{domain}, without those of the adaptation", "probabilities": ADAPTED}
+    try:
+        return load_splits(run, skip_broken=True), {}
+    except CapsellaError as error:  # parity can be checked on any images
+        try:
+            splits = load_data(replace(run.recipe.data, skip_broken=True))
         except CapsellaError:
             raise error from None  # which says where they were
-        print(f"note: the errors below say nothing of new images: {error}", file=sys.stderr)
-        return images, {"images": "others than those of the training: the errors say nothing of new images"}
-
-
-def _adapted_on(trained: Run, adapted: Mapping[str, Any]) -> tuple[CheckedOn, dict[str, str]]:
-    """Those of the laboratory that the network is for: parity elsewhere says little of it."""
-    place = adapted["laboratory"]
-    try:
-        images = CheckedOn(*adapted_images(trained, adapted))
-    except CapsellaError as error:
-        raise CapsellaError(
-            f"{trained.folder} was adapted to {place}, and its file is checked on these images: {error}"
-        ) from error
-    print(f"note: {ADAPTED}", file=sys.stderr)
-    return images, {"images": f"{place}, without those of the adaptation", "probabilities": ADAPTED}
+        note(f"the errors below say nothing about new images: {error}")
+        return splits, {"images": "not those of the training: the errors say nothing about new images"}

@@ -2,25 +2,26 @@
 
 from dataclasses import dataclass
 
-import tyro
-from rich.table import Table
-
-from capsella import _native
-from capsella.cli.screen import show
-from capsella.data import data_root
-from capsella.environment import environment
-from capsella.routing import ROUTINGS
-from capsella.training.precision import choose_precision
+from capsella.cli.flags import parse
 
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, hardware, which routing backend and precision run, and why."""
+    """Print versions, hardware, routing backend and precision of this machine, and why they are chosen."""
 
 
 def run(arguments: list[str]) -> None:
     """Print it."""
-    tyro.cli(Info, args=arguments, prog="capsella info")
+    parse(Info, arguments, "info")
+
+    from rich.table import Table
+
+    from capsella.cli.screen import show
+    from capsella.data import data_root
+    from capsella.environment import environment
+    from capsella.routing import ROUTINGS
+    from capsella.training.precision import choose_precision
+
     table = Table.grid(padding=(0, 2))
     for key, value in {**environment(), "data": str(data_root())}.items():
         table.add_row(key, str(value))
@@ -31,10 +32,13 @@ def run(arguments: list[str]) -> None:
 
 
 def _backend() -> str:
+    from capsella import _native
+    from capsella.routing import ROUTINGS
+
     if _native.UNAVAILABLE is not None:
         return f'auto → "eager": {_native.UNAVAILABLE}'
     fused = ", ".join(sorted(name for name, routing in ROUTINGS.items() if "native" in routing.fused))
     return (
-        f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in capsule layers of '
-        f'{fused} routing, else "eager"; "reference" and "triton" (CUDA) only when asked for'
+        f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in capsule layers with '
+        f'{fused} routing, else "eager"; "reference" and "triton" (CUDA) only on request'
     )

@@ -1,4 +1,4 @@
-"""Dispatch to a verb, and errors in one line instead of a stack trace."""
+"""Run a command, and turn errors into one line instead of a stack trace."""
 
 import codecs
 import importlib
@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,65 +15,66 @@ from typing import TextIO
 from rich.console import Console
 from rich.markup import escape
 
-from capsella.cli.help_texts import join_lines, plain_defaults
 from capsella.cli.screen import console
 from capsella.errors import CapsellaError, CapsellaWarning, memory_errors, unknown_name
 from capsella.version import __version__
 
-# Group → verb → what it does, short enough for 80 columns. Each verb lives in the module of its name under
-# `capsella.cli`, as `run(arguments)`; it is imported only when called, so that `capsella --help` answers at once.
+# Task → command → what it does, in at most 66 letters. A command is the function `run(arguments)` of the module of its
+# name in `capsella.cli`, which is imported only when the command is called.
 GROUPS = {
-    "train and judge": {
-        "train": "train a recipe, test it once, and write a report",
-        "evaluate": "error, precision, recall, calibration and confusions of a run",
-        "calibrate": "fit probabilities for a run that was trained without them",
-        "compare": "capsule networks or CNNs: which serve your images better?",
-        "search": "better hyper-parameters and networks, by validation images",
-        "transfer": "train in one laboratory, test in another, each left out in turn",
-        "adapt": "adapt a run to another laboratory with a few labelled images",
-        "robustness": "accuracy on turned, moved, coloured and noisy test images",
-        "attack": "accuracy under adversarial attacks",
+    "I have images": {
+        "train": "train a network on them, test it once, and write a report",
+        "compare": "capsule networks or CNNs: which serve these images better?",
+        "search": "find better hyper-parameters, by validation images",
+        "data": "show what a folder or a data set holds, or write a split",
     },
-    "look inside": {
-        "explain": "draw what a run sees: reconstructions, tweaks, routing",
-        "explore": "the same in the browser: turn a capsule's dials",
-        "share": "one HTML page of it, with live dials, that needs no server",
-    },
-    "ship": {
+    "I have a trained network": {
+        "evaluate": "error, calibration, robustness, attacks, images of another domain",
         "predict": "classify image files into a CSV, JSON lines or Parquet table",
-        "export": "write a run as ONNX or .pt2, and check the file against PyTorch",
-        "bench": "how long networks take, to classify or to train",
+        "explore": "look inside: a page in the browser, or pictures of your images",
+        "share": "write one HTML page about it, with live dials, for others",
+        "export": "write it as ONNX or .pt2, and check the file against PyTorch",
+        "adapt": "adapt it to another laboratory with a few labelled images",
+        "bench": "measure how long it takes, to classify or to train",
     },
-    "papers": {
-        "table": "run a table of a paper, and print its numbers beside ours",
-        "figure": "run what a figure of a paper needs, and draw it",
-        "reproduce": "all tables and figures by a plan; one page of what they support",
+    "I study papers": {
+        "papers": "run a published table or figure, or reproduce a paper",
+        "list": "list models, recipes and data sets, or show one",
     },
-    "lists and machine": {
-        "models": "list the networks, or show one",
-        "recipes": "list the recipes, or show one",
-        "data": "list the image sources, show what one holds, or write a split",
-        "info": "versions, hardware, which routing backend and precision run",
+    "this machine": {
+        "info": "versions, hardware, routing backend and precision",
     },
 }
-VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
+COMMANDS = [name for group in GROUPS.values() for name in group]
+# Commands of before → what to call now.
+REPLACED = {
+    "attack": "evaluate RUN --attack",
+    "calibrate": "evaluate RUN --calibrate",
+    "explain": "explore RUN --data IMAGES --out FOLDER",
+    "figure": "papers run NAME",
+    "models": "list models",
+    "recipes": "list recipes",
+    "reproduce": "papers reproduce",
+    "robustness": "evaluate RUN --robustness",
+    "table": "papers run NAME",
+    "transfer": "compare DOMAIN DOMAIN …",
+}
+CONTINUES = ("compare", "papers")  # commands that continue an interrupted call, and do not print so themselves
 
-GO_ON = ("compare", "transfer", "table", "figure", "reproduce")
-"""Verbs that go on where they stopped when they are called again, and do not say so themselves."""
-
-# How often a thread that waits for others looks, before it sleeps: by default 300,000 times in libgomp, milliseconds
-# for which it keeps the core from the very thread it waits for where another program is at work. Measured with two
-# threads.
-SPINS = "10000"
+# How often a waiting thread spins before it sleeps. libgomp's default is 300,000 times, for milliseconds, in which the
+# thread keeps the core from the one it waits for if another program is running. Measured with two threads.
+SPIN_COUNT = "10000"
+SIMILAR = str.maketrans(
+    {"−": "-", "–": "-", "—": "-", "±": "+/-", "×": "x", "·": "*", "→": "->", "…": "...", "≤": "<=", "≥": ">="}
+    | {"°": " degrees", "ε": "epsilon", "β": "beta", "λ": "lambda", "µ": "u", "“": '"', "”": '"', "’": "'", "✗": "x"}
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `capsella` with `arguments` (without the program's name; default: the command line's)."""
+    """Run `capsella` with `arguments`, by default the command line's."""
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when PyTorch is imported, by a verb
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal of few letters has no arrows, and names may not be UTF-8
-        is_utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
-        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when PyTorch is imported, by a command
+    _prepare_output()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         _print_help()
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         errors = console(stderr=True)
         try:
             with warnings.catch_warnings():
-                # A sentence of ours says that an image is too large.
+                # An error of ours says that an image is too large.
                 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\) exceeds limit")
                 # Advice of the training framework to its own users; ours have other flags.
                 warnings.filterwarnings("ignore", module="lightning_fabric")
@@ -92,16 +94,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     _run(words[0], words[1:])
             if sys.stdout is not None:  # it may be closed
                 sys.stdout.flush()
-        except BrokenPipeError:  # whoever read our output, as `head` does, has enough
+        except BrokenPipeError:  # the reader of our output, e.g. `head`, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (Exception, KeyboardInterrupt) as error:
-            sys.exit(_say(errors, error, words))
+            sys.exit(_report(errors, error, words))
 
 
-def _say(errors: Console, error: BaseException, words: Sequence[str]) -> int:
-    """A sentence for the error, and the status to exit with; raises it again where it is a fault of ours."""
+def _prepare_output() -> None:
+    """Print letters that the terminal lacks as similar ones, and file names that are not UTF-8 as their bytes."""
+    codecs.register_error("similar", _similar_letters)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            is_utf8 = codecs.lookup(stream.encoding).name == "utf-8"
+            stream.reconfigure(errors="surrogateescape" if is_utf8 else "similar")
+
+
+def _similar_letters(error: UnicodeError) -> tuple[bytes, int]:
+    """Encode what an encoding lacks without losing the sign of a number: "−1 ± 2" becomes "-1 +/- 2"."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = unicodedata.normalize("NFKD", error.object[error.start : error.end].translate(SIMILAR))
+    plain = "".join(letter for letter in text if not unicodedata.combining(letter))
+    return plain.encode(error.encoding, "replace"), error.end
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    if name in REPLACED:
+        raise CapsellaError(f"capsella {name} is now: capsella {REPLACED[name]}")
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    importlib.import_module(f"capsella.cli.{name}").run(arguments)
+
+
+def _report(errors: Console, error: BaseException, words: Sequence[str]) -> int:
+    """Print an error and return the exit code; raise it again if it is a bug."""
     if _is_interruption(error):
-        errors.print(f"interrupted{_goes_on(words)}")
+        errors.print(f"interrupted{_how_to_continue(words)}")
         return 130
     if isinstance(error, (CapsellaError, ValueError, OSError)):
         errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
@@ -109,32 +136,24 @@ def _say(errors: Console, error: BaseException, words: Sequence[str]) -> int:
     raise error
 
 
-def _goes_on(words: Sequence[str]) -> str:
-    """What goes on with an interrupted command, if anything does."""
+def _how_to_continue(words: Sequence[str]) -> str:
     flags = {word.partition("=")[0] for word in words}
     if words[0] == "predict" and "--out" in flags:
-        return f"; the same command with --resume {'in place of --overwrite ' if '--overwrite' in flags else ''}goes on"
-    return "; the same command goes on" if words[0] in GO_ON and "--dry-run" not in flags else ""
+        replaced = "in place of --overwrite " if "--overwrite" in flags else ""
+        return f"; run the same command with --resume {replaced}to continue"
+    return "; run the same command to continue" if words[0] in CONTINUES and "--dry-run" not in flags else ""
 
 
 def _is_interruption(error: BaseException | None) -> bool:
-    """Ctrl-C, or an error that came of it: PyTorch's writer of files fails by itself when it is left in the middle."""
+    """Return True for Ctrl-C, and for errors caused by it: PyTorch's file writer fails by itself when interrupted."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
-def _run(verb: str, arguments: list[str]) -> None:
-    if verb not in VERBS:
-        raise unknown_name("command", verb, VERBS)
-    join_lines()
-    with plain_defaults():
-        importlib.import_module(f"capsella.cli.{verb}").run(arguments)
-
-
 def _show_warning(
     errors: Console,
-    usual: Callable[..., None],
+    default: Callable[..., None],
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -142,19 +161,19 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Ours in one line, without the line of code that they come from; others as usual."""
+    """Print our warnings in one line, without the code that they come from, and others as Python does."""
     if issubclass(category, CapsellaWarning):
         errors.print(f"[bold yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
     else:
-        usual(message, category, filename, lineno, file, line)
+        default(message, category, filename, lineno, file, line)
 
 
 def _print_help() -> None:
     out = console()
     out.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n")
     print("usage: capsella COMMAND …\n       capsella --version")
-    for group, verbs in GROUPS.items():
+    for group, commands in GROUPS.items():
         out.print(f"\n[bold]{group}[/]")
-        for verb, does in verbs.items():
-            print(f"  {verb:<11} {does}")
-    print("\n`capsella COMMAND --help` explains each. Start with: capsella train demo")
+        for name, purpose in commands.items():
+            print(f"  {name:<9} {purpose}")
+    print("\n`capsella COMMAND --help` explains a command. Start with: capsella train demo")

@@ -1,19 +1,19 @@
-"""What verbs print: tables and lists in which no name is ever cut."""
+"""Tables and lists on the screen, in which no name is ever cut."""
 
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
 PIPE_WIDTH = 120
-ANY_WIDTH = 10_000
+_ANY_WIDTH = 10_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A plain console; a file or pipe, which has no width of its own, is 120 columns wide, or COLUMNS."""
+    """Return a plain console. Files and pipes have no width: they get 120 columns, or COLUMNS."""
     made = Console(highlight=False, stderr=stderr)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = PIPE_WIDTH
@@ -21,44 +21,36 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def show(*shown: RenderableType) -> None:
-    """Print tables, and texts between them. No word of a table is cut: on a narrow screen its lines are too long."""
-    for one in shown:
-        if isinstance(one, Group):
-            show(*one.renderables)
+    """Print tables and texts. Words of tables are never cut: on a narrow screen the lines are too long instead."""
+    for item in shown:
+        if isinstance(item, Group):
+            show(*item.renderables)
             continue
         out = console()
-        if isinstance(one, Table):
-            out.width = max(out.width, _keep_words(one, out))
-        out.print(one, crop=False)
+        if isinstance(item, Table):
+            out.width = max(out.width, _width_for_words(item, out))
+        out.print(item, crop=False)
+
+
+def note(*lines: str) -> None:
+    """Print lines to standard error, each as "note: …"."""
+    for line in lines:
+        console(stderr=True).print(f"note: {line}", soft_wrap=True, markup=False)
 
 
 def list_entries(groups: Mapping[str, Iterable[tuple[str, str]]]) -> None:
-    """Print each name on a line of its own, what it is below it, under the heading of its group."""
+    """Print names, each with a text below it, under the headings of their groups."""
     out = console()
     for heading, entries in groups.items():
         out.print(heading, style="bold", markup=False, soft_wrap=True)
         for name, text in entries:
             print(f"  {name}")
-            print(_filled(text, out.width, "    "))
-
-
-def list_names(groups: Mapping[str, Sequence[str]]) -> None:
-    """Print names, as many a line as have room, under the headings of their groups."""
-    out = console()
-    for heading, names in groups.items():
-        out.print(heading, style="bold", markup=False, soft_wrap=True)
-        print(_filled("  ".join(names), out.width, "  "))
-
-
-def note_one_seed(seeds: Sequence[int]) -> None:
-    """Say so where one seed was named that is not 0: as a number of seeds it would have been meant otherwise."""
-    if len(seeds) == 1 and seeds[0] > 0:
-        text = f"note: one seed, number {seeds[0]}; several are named one by one, as --seeds 0 1 2"
-        console(stderr=True).print(text, soft_wrap=True, markup=False)
+            filled = textwrap.fill(text, max(20, out.width - 4), break_long_words=False, break_on_hyphens=False)
+            print(textwrap.indent(filled, "    "))
 
 
 def by_paper(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names by the paper that they begin with.
+    """Group names by the paper that they begin with.
 
     >>> by_paper(["sabour2017_cnn", "hinton2018-1", "sabour2017-3"])
     {'sabour2017': ['sabour2017_cnn', 'sabour2017-3'], 'hinton2018': ['hinton2018-1']}
@@ -69,15 +61,9 @@ def by_paper(names: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _filled(text: str, width: int, indent: str) -> str:
-    return textwrap.fill(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _keep_words(table: Table, out: Console) -> int:
-    """Make no column narrower than its longest word; columns of single words do not shrink. Returns the least width."""
-    options = out.options.update(width=ANY_WIDTH)
+def _width_for_words(table: Table, out: Console) -> int:
+    """Make no column narrower than its longest word, and columns of single words unshrinkable; return the width."""
+    options = out.options.update(width=_ANY_WIDTH)
     for column in table.columns:
         cells = [Measurement.get(out, options, cell) for cell in (column.header, *column.cells)]
         column.min_width = max(cell.minimum for cell in cells)

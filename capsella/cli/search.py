@@ -2,105 +2,106 @@
 
 import runpy
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
 from rich.console import Console
-from rich.table import Table
 
-from capsella.cli import screen
-from capsella.cli.chosen import changes_line, chosen_recipe
-from capsella.cli.flags import prepare
+from capsella.cli.flags import Group, parse, part_of, positional, settings
+from capsella.cli.screen import console, show
 from capsella.errors import CapsellaError, near_names, pluralize
-from capsella.experiments.search import Outcome, Search, SearchOptions, Space, open_search, run_search
-from capsella.experiments.search.finalists import final_test, recipe_of, save_recipes
-from capsella.experiments.search.report import front_verdict, lines_of, verdict, winner_test, write_report
-from capsella.experiments.search.study import end_of
-from capsella.training import ComputeOptions, Recipe, save_recipe
-from capsella.training.search_space import registered_space, registered_spaces
+from capsella.experiments.search.options import SearchOptions
 
-USAGE = """usage: capsella search RECIPE [IMAGES] [--minutes M] [--trials N] [--FLAG …]
-       capsella search IMAGES [--minutes M] [--trials N] [--FLAG VALUE …]
+if TYPE_CHECKING:
+    from capsella.experiments.search import Outcome, Search, Space
+    from capsella.training import Recipe
 
-Look for better values of a recipe's fields: learning rate, batch size,
-augmentation, loss, routing, and what its network lets you choose. RECIPE is a
-name or a JSON file. IMAGES is a folder with one subfolder per class.
-
-All candidates learn from the same images and are judged on the same validation
-images. Most are stopped early. At the end the best and the recipe are trained
-with three seeds, and the winner is tested once. Test images are not used
-before that.
-
-To use more cores or machines, run the same command again at the same time with
-the same --out (and --storage). After an interruption, run it again.
-
-  capsella search demo --minutes 30
-  capsella search cells/ --trials 60 --save-recipe mine.json
-  capsella train mine.json cells/
-  capsella search demo --objectives error ms --limit-ms 5
-  optuna-dashboard runs/search-demo/study.log
-
-All flags, those of the recipe too: capsella search RECIPE --help
-"""
+    All = dict[str, Any]
+else:
+    All = settings()
 
 BEGINNING = "reading the images, timing a few steps"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchCommand:
-    """Search for better values of a recipe's fields, by validation images alone."""
+class SearchCommon:
+    """Search for better values of a recipe's fields, by validation images.
 
-    search: Annotated[SearchOptions, tyro.conf.arg(name="")] = SearchOptions()  # noqa: RUF009  frozen
+        capsella search IMAGES            for your images
+        capsella search RECIPE [IMAGES]   a recipe, or its JSON file
+
+    The search never sees test images. At the end the best candidates and the
+    recipe are trained with several seeds, and the winner is tested once. Run the
+    same command again to continue, or at the same time to use more cores. Look
+    on with optuna-dashboard runs/search-RECIPE/study.log.
+    """
+
+    words: Annotated[tuple[str, ...], *positional("[RECIPE] [IMAGES]", "A recipe, or its JSON file; your images.")]
+    options: Annotated[SearchOptions, Group] = SearchOptions()  # noqa: RUF009  frozen
+    dry_run: bool = False
+    """Print the space and the plan, and stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCommand(SearchCommon):
+    """All flags."""
+
     space: str | None = None
     """A Python file that sets `space` to a capsella.experiments.search.Space, or a recipe whose space to use. Default:
     the recipe's own space."""
-    compute: Annotated[ComputeOptions, tyro.conf.arg(name="")] = ComputeOptions()
-    dry_run: bool = False
-    """Print the space and the plan, and stop."""
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    given: All = field(default_factory=dict)
 
 
 def run(arguments: list[str]) -> None:
     """Search, test the winner, and write the report."""
-    console = screen.console()
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
-        return
-    name, recipe, images, words = chosen_recipe(arguments, console)
-    recipe, words = prepare(recipe, words, SearchCommand, SearchOptions, ComputeOptions)
-    command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
-    if images is not None:
-        console.print(changes_line(command.recipe.augment), markup=False, soft_wrap=True)
-    space = None if command.space is None else space_of(command.space, command.recipe)
+    command = parse(SearchCommand, arguments or ["--help"], "search")
+
+    from capsella.cli.recipes import choose_recipe, describe_augmentation
+    from capsella.experiments.search import open_search, run_search
+    from capsella.training import ComputeOptions
+
+    out, options = console(), command.options
+    name, recipe, fitted = choose_recipe(command.words, command.given, out)
+    compute = ComputeOptions(**part_of(command.given, "compute"))
+    if fitted is not None:
+        out.print(describe_augmentation(recipe.augment), markup=False, soft_wrap=True)
+    space = None if command.space is None else space_of(command.space, recipe)
     if command.dry_run:
         with tempfile.TemporaryDirectory() as folder:
-            options = replace(command.search, out=Path(folder, name), storage=None)
-            with console.status(BEGINNING):
-                search = open_search(command.recipe, name, options, space, command.compute)
-            _print_plan(search, console)
+            options = replace(options, out=Path(folder, name), storage=None)
+            with out.status(BEGINNING):
+                search = open_search(recipe, name, options, space, compute)
+            _print_plan(search, out)
         return
-    with console.status(BEGINNING):
-        search = open_search(command.recipe, name, command.search, space, command.compute)
-    _print_plan(search, console)
+    with out.status(BEGINNING):
+        search = open_search(recipe, name, options, space, compute)
+    _print_plan(search, out)
     print(f"study   {search.folder}")
     try:
-        outcome = run_search(search, console)
-        _finish(search, outcome)
+        _finish(search, run_search(search, out))
     except KeyboardInterrupt:
         print("The study is kept. Run the same command to continue.")
         raise
 
 
-def space_of(word: str, recipe: Recipe) -> Space:
-    """The space that a word stands for: a Python file, or a recipe that has one of its own.
+def space_of(word: str, recipe: "Recipe") -> "Space":
+    """Return the space that a Python file sets, or that of a recipe.
 
     Raises:
-        CapsellaError: neither.
+        CapsellaError: neither; or an error in the file.
     """
+    from capsella.experiments.search import Space
+    from capsella.training.search_space import registered_space, registered_spaces
+
     if word.endswith(".py"):
-        return read_space(Path(word))
+        try:  # the file is run: take none from strangers
+            found = runpy.run_path(word).get("space")
+        except Exception as error:  # any mistake in the user's file
+            raise CapsellaError(f"{word}: {type(error).__name__}: {error}") from error
+        if not isinstance(found, Space):
+            raise CapsellaError(f"{word}: must set `space` to a Space, got {type(found).__name__}")
+        return found
     registered = registered_space(word)
     if registered is None:
         hint = near_names(word, registered_spaces())
@@ -108,32 +109,16 @@ def space_of(word: str, recipe: Recipe) -> Space:
     return registered(recipe)
 
 
-def read_space(path: Path) -> Space:
-    """The `space` that a Python file sets. The file is run: take none from strangers.
+def _print_plan(search: "Search", out: Console) -> None:
+    from rich.table import Table
 
-    Raises:
-        CapsellaError: no such file, an error in it, or no space.
-    """
-    if not path.is_file():
-        raise CapsellaError(f"{path}: no such file")
-    try:
-        found = runpy.run_path(str(path)).get("space")
-    except Exception as error:  # whatever is wrong in the user's own file
-        raise CapsellaError(f"{path}: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Space):
-        raise CapsellaError(
-            f"{path}: must set `space` to a capsella.experiments.search.Space, got {type(found).__name__}"
-        )
-    return found
+    from capsella.experiments.search.study import end_of
 
-
-def _print_plan(search: Search, console: Console) -> None:
     table = Table("field", "the recipe's value", "searched")
     for path, value in search.space.point_of(search.recipe).items():
         table.add_row(path, str(value), str(search.space.fields[path]))
-    screen.show(table)
-    options, rungs, trained = search.options, search.rungs, search.trained
-    trials = options.number_of_trials
+    show(table)
+    rungs, trained, trials = search.rungs, search.trained, search.options.number_of_trials
     number = "as many candidates as there is time for" if trials is None else pluralize(trials, "candidate")
     line = f"{number}, up to {pluralize(rungs[-1], 'epoch')} each"
     if len(rungs) > 1:
@@ -141,7 +126,7 @@ def _print_plan(search: Search, console: Console) -> None:
     print(line)
     if trained.epochs != search.recipe.epochs or trained.epoch_images != search.recipe.epoch_images:
         images = "" if trained.epoch_images is None else f" of {trained.epoch_images:,} images"
-        console.print(
+        out.print(
             f"note: to fit into the time, each trains for {rungs[-1]} epochs{images}; the recipe has "
             f"{search.recipe.epochs}. What is best after a short training may not be best after a long one.",
             soft_wrap=True,
@@ -149,20 +134,28 @@ def _print_plan(search: Search, console: Console) -> None:
     print(f"Estimated for one process: {end_of(search)}.")
 
 
-def _print_outcome(outcome: Outcome, search: Search) -> None:
+def _print_outcome(outcome: "Outcome", search: "Search") -> None:
+    from rich.table import Table
+
+    from capsella.experiments.search.report import front_verdict, lines_of, verdict
+
     names = [name for name in outcome.options.objectives if name != "error"]
     table = Table("candidate")
-    for head in ("seeds", f"{outcome.error_name} %", *names, *(["front"] if names else [])):
+    for head in ("seeds", f"{outcome.error_name} %", *names, *(["Pareto front"] if names else [])):
         table.add_column(head, justify="right")
     for line in lines_of(search, outcome):
         front = ["yes" if line.on_front else ""] if names else []
         table.add_row(line.name, str(line.seeds), line.error, *line.costs, *front)
-    screen.show(table)
+    show(table)
     print(" ".join([verdict(outcome), front_verdict(outcome)]).strip())
 
 
-def _finish(search: Search, outcome: Outcome) -> None:
+def _finish(search: "Search", outcome: "Outcome") -> None:
     """Print the outcome, test the winner, and write the report and the recipes."""
+    from capsella.experiments.search.finalists import final_test, recipe_of, save_recipes
+    from capsella.experiments.search.report import winner_test, write_report
+    from capsella.training import save_recipe
+
     _print_outcome(outcome, search)
     winner, options = outcome.winner, search.options
     if winner is not None and options.final:
@@ -174,5 +167,5 @@ def _finish(search: Search, outcome: Outcome) -> None:
     save_recipes(search, outcome)
     if options.save_recipe is not None:
         save_recipe(recipe_of(search, winner), options.save_recipe)
-    print(f"recipe  {options.save_recipe or search.folder / 'winner.json'}")
-    print(f"next    capsella train {options.save_recipe or search.folder / 'winner.json'}")
+    path = options.save_recipe or search.folder / "winner.json"
+    print(f"recipe  {path}\nnext    capsella train {path}")

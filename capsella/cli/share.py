@@ -4,55 +4,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from capsella.cli.laboratory import shown_from_home
-from capsella.cli.runs import load_runs
-from capsella.share import MOST_IMAGES, MOST_MEGABYTES, share_runs
+from capsella.cli.flags import parse, positional
+from capsella.cli.networks import open_runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Share:
-    """Write a run as one HTML page that explains its capsules, with live dials.
+    """Write a trained capsule network as one HTML page with live dials.
 
-    The page opens from a disk. It needs no server and no network.
+    The page opens from a disk. It needs no server and no internet.
 
-    Test images are in it: whoever gets the page can see them.
+    It contains test images: whoever gets the page can see them.
     """
 
-    runs: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN]", help_behavior_hint="(required)")
-    ]
-    """Folder of the run, or of two to compare, of which one may be a CNN's."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="PAGE.HTML")] = None
-    """The page to write; default: share.html in the first run's folder."""
-    images: int = MOST_IMAGES
-    """Test images on the page: every class, mistakes, and images of which no capsule is sure."""
+    runs: Annotated[tuple[Path, ...], *positional("RUN [RUN]", "A run, or two to compare; one may be a CNN.")]
+    out: Path | None = None
+    """The page. Default: share.html in the first run's folder."""
+    images: int = 20
+    """Number of test images on the page: every class, mistakes, and images that the network is uncertain about."""
     network: bool = False
-    """Put the network in as well: whoever has the page can draw or drop an image of their own. It adds 6 MB,
-    and 4 MB for each million of weights."""
-    megabytes: float = MOST_MEGABYTES
-    """The largest page to write."""
+    """Include the network, so that readers can draw or drop their own images. Adds 6 MB, and 4 MB per million
+    weights."""
+    megabytes: float = 10.0
+    """Largest size of the page."""
 
 
 def run(arguments: list[str]) -> None:
-    """Write the page, and say what is in it."""
-    options = tyro.cli(Share, args=arguments, prog="capsella share")
-    runs = load_runs(options.runs)
+    """Write the page, and print what is in it."""
+    options = parse(Share, arguments, "share")
+
+    from capsella.evaluation.domain import shown_from_home
+    from capsella.share import share_runs
+
+    runs = open_runs(options.runs)
     for line in shown_from_home(runs):
         print(line)
+    out = options.out or options.runs[0] / "share.html"
     shared = share_runs(
-        list(runs.values()),
-        options.out or options.runs[0] / "share.html",
-        images=options.images,
-        megabytes=options.megabytes,
-        network=options.network,
+        list(runs.values()), out, images=options.images, megabytes=options.megabytes, network=options.network
     )
     for name, numbers in shared.images.items():
-        listed = ", ".join(map(str, sorted(numbers)))
-        print(f"{name}: {len(numbers)} test images are in the page, and whoever gets it can see them: {listed}")
-    if shared.compared is None:
-        print("not compared with PyTorch: Node is not installed (https://nodejs.org); the page says so, too")
-    else:
-        print(f"compared with PyTorch: {shared.compared}")
+        print(f"{name}: {len(numbers)} test images are on the page, and whoever gets it can see them: "
+              f"{', '.join(map(str, sorted(numbers)))}")  # fmt: skip
     print(f"{shared.path}: {shared.megabytes:.1f} MB; open it in a browser")

@@ -67,7 +67,7 @@ def names_of(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         found = GROUPS.get(word) or tuple(list_models(word))
         if not found:
-            raise unknown_name("models", word, (*GROUPS, *list_models()), "`capsella models` lists the networks")
+            raise unknown_name("models", word, (*GROUPS, *list_models()), "`capsella list models` lists the networks")
         names |= dict.fromkeys(found)
     return tuple(names)
 

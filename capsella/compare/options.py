@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,107 +11,102 @@ import tyro
 from capsella.data import FolderData
 from capsella.data.options import Duplicates
 from capsella.errors import ArgumentError, check_argument, check_minimum
-from capsella.experiments import check_seeds
 from capsella.image_options import Cells
-from capsella.papers.own_images import as_other_microscopes
-from capsella.training import AugmentOptions
-from capsella.training.config import Precision
+from capsella.training.config import AugmentOptions, Precision
 
-SEEDS = (0, 1, 2)
-"""Of a comparison on one split."""
 SIZES = (0.25, 0.5, 1.0)
 """Shares of the training images for the data-size curve, where every class has enough of them."""
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
 """Learning rates tried for each network, as factors of its recipe's."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommonComparisonOptions:
+    """The options of a comparison that --help shows."""
+
+    models: tuple[str, ...] = ()
+    """Networks, shell patterns of them, or groups: capsules-small, cnn-small, capsules-thesis, cnn-thesis, thesis.
+    Default: three capsule networks and two CNNs that suit the size of the images."""
+    backbone: str | None = None
+    """Also compare class capsules and a linear layer on this frozen backbone: a run, a folder, or a name on the
+    Hugging Face hub (OWNER/NAME)."""
+    seeds: int | None = None
+    """Seeds per network. Default: 3; with --folds 1. Rerun with more to train only the new ones."""
+    epochs: int = 30
+    """Passes over the training images, for every network."""
+    minutes: float | None = None
+    """Fewer epochs, for every network, if the training of all is estimated to take longer than this."""
+    size: int | None = None
+    """Crop the centre to a square and resize to this many pixels a side. Default: keep the size."""
+    folds: int | None = None
+    """For few images: cross-validation with this many folds in place of --test. Every image is tested once."""
+    group: str | None = None
+    """A regular expression whose one capture group, found in the path, names the patient; no patient is in two
+    splits."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read, and list them, instead of stopping at the first."""
+    latency_limit: float = 50.0
+    """Milliseconds that one image may take on this machine's processor."""
+    out: Path | None = None
+    """Folder of the runs and the report. Default: runs/compare-FOLDER, with -foldsN for N folds."""
+    dry_run: bool = False
+    """Print what would be trained and how long that takes, and stop."""
+
+
 @dataclass(frozen=True)
-class ComparisonOptions:
-    """Train capsule networks and CNNs on your images, and report which serve better.
-
-    All get the same images, epochs, batches, seeds and number of learning rates.
-
-    Called again, it goes on where it was, and trains seeds that are new.
+class ComparisonOptions(CommonComparisonOptions):
+    """Which networks are compared on which images, and how long they train.
 
     Raises:
         ValueError: a field is outside its range.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
-    """The folder of images: one sub-folder a class."""
-    models: tuple[str, ...] = ()
-    """Registered networks, shell patterns of them, or groups: capsules-small, cnn-small, capsules-thesis, cnn-thesis,
-    thesis. Default: three capsule networks and two CNNs that suit the size of the images."""
-    backbone: str | None = None
-    """Also compare class capsules and a linear layer on this frozen backbone: a run, a folder with a backbone, or a
-    name on the Hugging Face hub (OWNER/NAME)."""
-    seeds: tuple[int, ...] | None = None
-    """Each network is trained with each of these, listed one by one. Default: 0 1 2; with --folds 0."""
+    folder: Annotated[Path, tyro.conf.Suppress] = Path()
+    """The folder of images: one subfolder per class."""
+    _: KW_ONLY
     rates: Literal[1, 3] = 3
-    """Learning rates tried for each network: its recipe's, and a third and three times of it; validation chooses."""
-    epochs: int = 30
-    """Passes over the training images, for every network."""
-    minutes: float | None = None
-    """Fewer epochs, for every network, where the training of all is estimated to take longer than this."""
-    size: int | None = None
-    """Crop the centre to a square and resize to this many pixels a side; without it images keep their size."""
+    """Learning rates per network: its recipe's, and a third and three times of it; validation chooses."""
     channels: Literal[1, 3] | None = None
-    """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
+    """1 converts to grey, 3 to RGB. Default: keep the channels, which must then be the same in all images."""
     cells: Cells = "whole"
-    """Only for stained cells in colour, with --size: `cut` finds each cell and cuts it out at one scale; `matched` also
-    brings its stain to one colour."""
+    """For stained cells in colour, with --size: `cut` crops each cell at one scale; `matched` also normalises its
+    stain."""
     range: tuple[float, float] | None = None
-    """The values that become 0 and 255 in files of more than 8 bits a channel, as `0 4095` of a camera of 12 bits;
-    default: what the training images state, or else the percentiles 0.1 and 99.9 of their values."""
+    """The values that become 0 and 255 in files of more than 8 bits a channel, e.g. 0 4095. Default: what the training
+    images state, or else the percentiles 0.1 and 99.9 of their values."""
     sizes: tuple[float, ...] | None = None
-    """Shares of the training images for the data-size curve of the best capsule network and the best CNN. Default:
-    0.25, 0.5 and 1, less those that would leave a class without an image."""
+    """Fractions of the training images for the data-size curve of the best capsule network and the best CNN. Default:
+    0.25, 0.5 and 1, except those that would leave a class without an image."""
     batch_size: int | None = None
-    """Images a step; default: 32, or 8 from 64 pixels a side on."""
+    """Images per step. Default: 32, or 8 from 64 pixels a side on."""
     flip: bool = True
     """Mirror training images at random, both ways; not for digits, or organs that have a left and a right."""
     mirror: bool = False
-    """With --no-flip: mirror left-right alone, where top and bottom are not alike."""
+    """With --no-flip: mirror left-right only."""
     shift: int = 2
-    """Shift training images at random by up to this many pixels, the border's pixels repeated outwards."""
+    """Shift training images at random by up to this many pixels; the border's pixels are repeated."""
     microscopes: bool = False
-    """Also change training images as other microscopes, stains and cameras would: for networks that are to travel."""
+    """Also change training images like other microscopes, stains and cameras: for networks that must generalise."""
     validation: float = 0.15
-    """Share of the training images that choose learning rate, epoch and the best network of each kind."""
+    """Fraction of the training images that choose learning rate, epoch and the best network of each kind."""
     test: float = 0.2
-    """Share of all images held out for the test; they are used once, after everything is chosen."""
-    folds: int | None = None
-    """For few images, in place of `--test`: part them into this many folds, compare once for each, tested on the fold
-    that it did not see, and report over all of them. Every image is tested once. There is no data-size
-    curve."""
+    """Fraction of all images held out for the test; they are used once, after everything is chosen."""
     fold: int | None = None
-    """With `--folds`: compare for this one alone, counted from 0."""
+    """With --folds: compare for this fold only, counted from 0."""
     split_file: Path | None = None
-    """Your own split, in place of the shares; `capsella data split` describes the file."""
-    group: str | None = None
-    """A regular expression whose capture group names the patient in a file's path: none is on two sides of a split."""
-    skip_broken: bool = False
-    """Leave out images that cannot be read, and list them, instead of stopping at the first."""
+    """Your own split, in place of the fractions; `capsella data split` writes such a file."""
     duplicates: Duplicates = "error"
-    """The same image in two classes, or in two parts of your own split, is an error, or with `keep` a warning. Copies
-    stay on one side of a split that is drawn. `ignore` does not look for copies."""
-    latency_limit: float = 50.0
-    """Milliseconds that one image may take on this machine's processor."""
+    """The same image in two classes, or in two splits of your own, is an error, or with `keep` a warning. Copies stay
+    in one split. `ignore` does not look for copies."""
     precision: Precision = "32-true"
-    """Of the training: float32, or convolutions and dense layers in bfloat16. `auto`: bfloat16 where this machine is
-    clearly faster with it; the comparison keeps what that was when it began."""
+    """Of the training: float32, or convolutions and dense layers in bfloat16. `auto`: bfloat16 if this machine is
+    clearly faster with it; the comparison keeps that choice."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; latency is measured on the processor."""
-    out: Path | None = None
-    """Folder for the runs and the report; default: runs/compare-NAME, with the name of the folder of images, and with
-    folds runs/compare-NAME-foldsN."""
-    dry_run: bool = False
-    """Plan a new comparison, whatever --out holds: print what would be trained and how long that takes, and stop."""
 
     def __post_init__(self) -> None:
-        check_seeds(self.asked_seeds)
         check_argument(self.rates in RATES, "be 1 or 3", rates=self.rates)
-        check_minimum(1, epochs=self.epochs, batch_size=self.batch_size)
+        check_minimum(1, epochs=self.epochs, batch_size=self.batch_size, seeds=self.seeds)
         sizes = self.asked_sizes
         if not sizes or max(sizes) != 1 or min(sizes) <= 0 or len(set(sizes)) < len(sizes):
             raise ArgumentError("sizes", "be different shares above 0, the largest 1", sizes)
@@ -152,12 +147,12 @@ class ComparisonOptions:
     def augment(self) -> AugmentOptions:
         """Changes of training images, the same for every network."""
         changes = AugmentOptions(shift=self.shift, padding_mode="border", flip=self.flip, mirror=self.mirror)
-        return as_other_microscopes(changes) if self.microscopes else changes
+        return changes.for_domain_shift() if self.microscopes else changes
 
     @property
     def asked_seeds(self) -> tuple[int, ...]:
         """The seeds, or the default ones."""
-        return self.seeds if self.seeds is not None else SEEDS if self.folds is None else (0,)
+        return tuple(range(self.seeds or (3 if self.folds is None else 1)))
 
     @property
     def asked_sizes(self) -> tuple[float, ...]:

@@ -72,6 +72,7 @@ def values(found: Findings) -> dict[str, Any]:
     """compare.json: every number of the report, and what it was measured with; differences as shares."""
     verdict, plan = found.verdict, found.plan
     return {
+        "recommended_run": _recommended_run(found),
         "options": plan.options.to_dict(),
         "epochs": plan.epochs,
         "batch_size": plan.batch_size,
@@ -99,6 +100,15 @@ def values(found: Findings) -> dict[str, Any]:
         "not_compared": not_compared(plan, found.measured),
         "robustness_of_the_shipped": found.robustness.to_dict(),
     }
+
+
+def _recommended_run(found: Findings) -> str | None:
+    """Return the folder of the network to take, within the comparison's; None if none is recommended."""
+    for measured in found.champions:
+        if measured.name == found.verdict.ship:
+            run = measured.trained.by_seed[measured.trained.best_seed]
+            return str(run.folder.relative_to(found.plan.folder))
+    return None
 
 
 def not_compared(plan: Plan, measured: Sequence[Measured]) -> list[str]:

@@ -37,7 +37,7 @@ def source_names() -> tuple[str, ...]:
 
 
 class SourceRow(NamedTuple):
-    """A source, as `capsella data list` shows it."""
+    """A source, as `capsella list data` shows it."""
 
     name: str
     images: str

@@ -91,7 +91,7 @@ def on_laboratory(data: DataOptions, place: str) -> DataOptions:
         group = data.group if isinstance(data, DomainData) else None
         return replace(other, **{**shared, "group": group}, duplicates="keep")
     if not isinstance(other, NamedData) or place not in source_names():
-        hint = near_names(place, source_names(), "`capsella data list` shows the data sets")
+        hint = near_names(place, source_names(), "`capsella list data` shows the data sets")
         raise CapsellaError(f"{place}: must be a folder of images, an .npz file or a public data set; {hint}")
     return replace(other, **shared)
 

@@ -292,7 +292,7 @@ class NpzData(FileData):
 
 @dataclass(frozen=True)
 class NamedData(DataOptions):
-    """A public data set; `capsella data list` names them all."""
+    """A public data set; `capsella list data` names them all."""
 
     kind: ClassVar[str] = "named"
 

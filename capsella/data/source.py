@@ -1,4 +1,4 @@
-"""What a source of images is: a reader, and what `capsella data list` says about it."""
+"""What a source of images is: a reader, and what `capsella list data` says about it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -86,7 +86,7 @@ class UncertaintyColumns:
         if self.calibration is None and (self.coverage, below) != (None, None):
             raise CapsellaError(
                 "coverage, unsure_below: need calibrated probabilities, and this model has none; "
-                "`capsella calibrate RUN` fits them for a run (not for pairs)"
+                "`capsella evaluate RUN --calibrate` fits them for a run (not for pairs)"
             )
 
     @property

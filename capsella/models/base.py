@@ -187,7 +187,7 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
     Args:
         name: one of `list_models()`.
         pretrained: a folder written by `save_pretrained` or by training; its weights are loaded.
-        options: options of this network; `capsella models NAME` lists them. Usually `image_size` (one number, or
+        options: options of this network; `capsella list models NAME` lists them. Usually `image_size` (one number, or
             height and width), `channels`, `classes` (a number or the names) and, for capsules, `routing` and
             `reconstruction`.
 
@@ -235,7 +235,7 @@ def model_function(name: str) -> ModelFunction:
         ArgumentError: unknown; suggests the nearest.
     """
     if name not in _MODELS:
-        raise unknown_name("model", name, _MODELS, "`capsella models` lists them")
+        raise unknown_name("model", name, _MODELS, "`capsella list models` lists them")
     return _MODELS[name]
 
 

@@ -82,27 +82,10 @@ def images_resnet() -> Recipe:
     )
 
 
-def as_other_microscopes(changes: AugmentOptions) -> AugmentOptions:
-    """Add the changes that other microscopes, stains and cameras make to training images."""
-    return replace(
-        changes,
-        rotation=180.0,
-        zoom=1.2,
-        stain=0.5,
-        white_balance=0.2,
-        gamma=0.3,
-        blur=1.0,
-        noise=0.03,
-        downscale=2.5,
-        jpeg=30,
-        microscope_keep_prob=0.3,
-    )
-
-
 def _for_other_laboratories(recipe: Recipe) -> Recipe:
     """Return the recipe with changes this strong: networks still improve after 60 epochs."""
     data = replace(recipe.data, size=64, channels=3, cells="matched")
-    return replace(recipe, data=data, augment=as_other_microscopes(recipe.augment), epochs=60)
+    return replace(recipe, data=data, augment=recipe.augment.for_domain_shift(), epochs=60)
 
 
 @register_recipe

@@ -30,7 +30,7 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "ribeiro2020": ribeiro2020.table,
     "heinsen2019": heinsen2019.table,
 }
-# Tables of no paper: `capsella table` makes them, and `capsella reproduce` has nothing to compare them with.
+# Tables of no paper: `papers run` makes them, and `papers reproduce` has nothing to compare them with.
 OWN_TABLES: dict[str, Callable[[BudgetName], RoutingBenchmark]] = {"routings": RoutingBenchmark}
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018.figure_2,

@@ -1,6 +1,6 @@
 """Types of published tables: rows of data that are trained, tested and set beside the published numbers.
 
-`Published` is what `capsella table`, `capsella figure` and `capsella reproduce` expect of a table or figure.
+`Published` is what `capsella papers run` and `capsella papers reproduce` expect of a table or figure.
 `capsella.papers.published` lists all of them.
 """
 
@@ -572,7 +572,7 @@ def draw_table(values: Mapping[str, Any]) -> Table:
 def caveated_cells(values: Mapping[str, Any]) -> list[list[str]]:
     """Return the cells of a table's JSON, each of our numbers with its caveat.
 
-    >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella table x --budget small"}
+    >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella papers run x --budget small"}
     >>> caveated_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10", "+2.85"]}]})
     [['MNIST', '0.25', '3.10 (short)', '–']]
     """

@@ -1,4 +1,4 @@
-"""What a model makes of single image files, each on pictures of its own: for `capsella explain`."""
+"""What a model makes of single image files, each on pictures of its own: for `capsella explore`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

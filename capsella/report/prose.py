@@ -117,7 +117,7 @@ def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
 def column_notes(columns: UncertaintyColumns) -> list[str]:
     """Return which columns of a prediction are empty or uninformative."""
     notes, calibration, rate = [], columns.calibration, columns.false_positive_rate
-    fit = "`capsella calibrate RUN` fits it, unless the run was adapted"
+    fit = "`capsella evaluate RUN --calibrate` fits it, unless the run was adapted"
     if calibration is None:
         notes.append(f"the column probability is empty: this model is not calibrated; {fit}")
     elif calibration.images < ENOUGH:

@@ -232,7 +232,7 @@ def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImage
     name, title = "vote_distances", "Distances of votes"
     if not has_vote_distances(model):
         has_layers = isinstance(model, CapsuleClassifier)
-        hint = "; `capsella explain RUN IMAGE` draws them for any routed layer" if has_layers else ""
+        hint = "; `capsella explore RUN --data IMAGE --out DIR` draws them for any routed layer" if has_layers else ""
         return Section(name, title, f"Drawn for routing by distance only, such as EM{hint}.")
     index, image = _example(evaluation, images)
     histograms = class_vote_distances(model, image)

@@ -207,7 +207,7 @@ def capsules_of(run: Run) -> CapsuleClassifier:
     if not isinstance(run.model, CapsuleClassifier):
         raise CapsellaError(
             f"{run.folder}: {run.model.name} is a CNN and has no capsules. Name a run with capsules for the "
-            "same images as well: its features then stand beside them. capsella explain draws what a CNN sees"
+            "same images as well: its features then stand beside them. capsella explore draws what a CNN sees"
         )
     return run.model
 

@@ -10,7 +10,6 @@ from capsella.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from capsella.training.adapt import (
-        AdaptOptions,
         Judged,
         adapt_model,
         calibrate_adapted,
@@ -19,7 +18,14 @@ if TYPE_CHECKING:
         take_statistics,
     )
     from capsella.training.calibrate import calibrate_model, calibrate_run, fit_ood_detector
-    from capsella.training.config import AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions, Recipe
+    from capsella.training.config import (
+        AdaptOptions,
+        AugmentOptions,
+        ComputeOptions,
+        ModelOptions,
+        OptimizerOptions,
+        Recipe,
+    )
     from capsella.training.devices import is_first_process, is_launched_first
     from capsella.training.loop import resume, train
     from capsella.training.recipes import get_recipe, read_recipe, recipe_modules, save_recipe, train_command

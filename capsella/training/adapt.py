@@ -15,9 +15,9 @@ import copy
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -27,49 +27,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from capsella.data import ImageSet, balanced_order, batches
 from capsella.data.images import join
 from capsella.data.split.holdout import hold_out_fold
-from capsella.errors import CapsellaError, check_argument, check_minimum
+from capsella.errors import CapsellaError
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier
 from capsella.models.inference import device_of, inference, without_decoder
 from capsella.progress import tracked
 from capsella.training.augment import Augment
-from capsella.training.config import SEED_BITS, OptimizerOptions, Recipe
+from capsella.training.config import AdaptOptions, OptimizerOptions, Recipe
 from capsella.training.run import Run, RunFolder
 from capsella.uncertainty import weights_digest
 from capsella.uncertainty.calibration import fit_calibration
 
-How = Literal["statistics", "last", "all"]
 FOLDS = 5
 """Parts of the labelled images, each judged by a network that was adapted with the others."""
 _SHARE_OF_RATE = {"last": 1.0, "all": 0.1}
-
-
-@dataclass(frozen=True)
-class AdaptOptions:
-    """How a network is adapted.
-
-    Raises:
-        ValueError: a field is outside its range.
-    """
-
-    how: How = "all"
-    """What changes. statistics: means and variances of the batch normalisations alone, without the labels. last: also
-    the last layer. all: also all other weights, at a small rate; means and variances then follow the batches."""
-    steps: int = 100
-    """Steps of the optimizer, for last and all."""
-    batch_size: int = 32
-    """Images a step, drawn evenly from the classes; with replay, half of them are the run's own."""
-    learning_rate: float | None = None
-    """Of the first step; it falls to 0 by half a cosine. Default: the run's for last, a tenth of it for all."""
-    seed: int = 0
-    """Of the labelled images that are drawn, their order, and their changes."""
-
-    def __post_init__(self) -> None:
-        check_minimum(1, steps=self.steps)
-        check_minimum(2, batch_size=self.batch_size)
-        rate = self.learning_rate
-        check_argument(rate is None or 0 < rate < float("inf"), "be above 0 and finite, or None", learning_rate=rate)
-        check_argument(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
 
 
 def adapt_model(

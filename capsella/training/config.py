@@ -67,7 +67,7 @@ class ModelOptions:
     """A registered network and those of its options that are set; the others keep the network's defaults."""
 
     name: str
-    """The registered network (`capsella models` lists them)."""
+    """The registered network (`capsella list models` lists them)."""
     options: Annotated[Mapping[str, Any], tyro.conf.arg(name="")] = field(default_factory=dict)
     """Its options but image size, channels and classes, which come from the data."""
 
@@ -214,6 +214,22 @@ class AugmentOptions:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def for_domain_shift(self) -> "AugmentOptions":
+        """Add the changes that other microscopes, stains and cameras make to training images."""
+        return dataclasses.replace(
+            self,
+            rotation=180.0,
+            zoom=1.2,
+            stain=0.5,
+            white_balance=0.2,
+            gamma=0.3,
+            blur=1.0,
+            noise=0.03,
+            downscale=2.5,
+            jpeg=30,
+            microscope_keep_prob=0.3,
+        )
+
     def changes(self) -> dict[str, Any]:
         """Return the fields that differ from no augmentation."""
         off = AugmentOptions()
@@ -317,6 +333,31 @@ class ComputeOptions:
     def to_dict(self) -> dict[str, Any]:
         """Return it JSON-ready."""
         return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """How a network is adapted to another domain.
+
+    Raises:
+        ArgumentError: a field is out of range.
+    """
+
+    how: Literal["statistics", "last", "all"] = "all"
+    """What changes. statistics: means and variances of the batch normalisations only, without labels. last: also the
+    last layer. all: also all other weights, at a small learning rate."""
+    steps: int = bounded(100, 1)
+    """Steps of the optimizer, for last and all."""
+    batch_size: int = bounded(32, 2)
+    """Images per step, drawn evenly from the classes; with replay, half of them are training images of the run."""
+    learning_rate: float | None = bounded(None, 0, ends="(]")
+    """Learning rate of the first step; it falls to 0 by half a cosine. Default: the run's for last, a tenth of it for
+    all."""
+    seed: int = bounded(0, 0, 2**SEED_BITS - 1)
+    """Seed of the labelled images that are drawn, their order, and their changes."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from capsella.errors import CapsellaError, errors_of, unknown_name
 from capsella.files import write_json
 from capsella.routing import Routing
 from capsella.training.config import ModelOptions, Recipe
+from capsella.training.flags import recipe_fields, with_fields
 
 RecipeFunction = Callable[[], Recipe]
 RECIPES: dict[str, RecipeFunction] = {}
@@ -53,7 +54,7 @@ def recipe_function(name: str) -> RecipeFunction:
         ArgumentError: unknown; suggests the nearest.
     """
     if name not in RECIPES:
-        where = "`capsella recipes` lists them; images of your own are named by their folder, which must exist"
+        where = "`capsella list recipes` lists them; images of your own are named by their folder, which must exist"
         raise unknown_name("recipe", name, RECIPES, where)
     return RECIPES[name]
 
@@ -126,34 +127,37 @@ def train_command(name: str, recipe: Recipe) -> str:
     """
     if name not in RECIPES:
         return "capsella train config.json"
-    registered, recipe = get_recipe(name), recipe.complete()
-    words = [f"capsella train {name}"]
-    # Other data, a network with other options, and a routing bring defaults of their own; later flags start from these.
-    if recipe.data.kind != registered.data.kind:
-        registered = dataclasses.replace(registered, data=registered.data.on(recipe.data.text))
-        words.append(f"--data {shlex.quote(recipe.data.text)}")
+    registered, words = get_recipe(name), ["capsella", "train", name]
+    changed: dict[str, Any] = {}
+    if recipe.data.text != registered.data.text:
+        changed["data"] = recipe.data.text
     if recipe.model.name != registered.model.name:
-        registered = registered.with_network(recipe.model.name)
-        words.append(f"--model {recipe.model.name}")
-    registered = registered.complete()
-    routing = recipe.model.options.get("routing")
-    if routing is not None and routing.name != registered.model.options["routing"].name:
-        registered = dataclasses.replace(registered, model=registered.model.with_routing(routing.name))
-        words.append(f"--routing {routing.name}")
-    before = flatten(registered)
-    return " ".join(words + [_flag(path, value) for path, value in flatten(recipe).items() if value != before[path]])
+        changed["model"] = recipe.model.name
+    for path, value in changed.items():
+        words += [f"--{path}", value]
+    # Other data, a network with other options, and a routing bring defaults of their own; later flags start from these.
+    before, after = flatten(with_fields(registered, changed).complete()), flatten(recipe.complete())
+    routing = after.get("model.routing")
+    if routing != before.get("model.routing"):
+        before = flatten(with_fields(registered, {**changed, "model_kwargs": (f"routing={routing}",)}).complete())
+        before["model.routing"] = None
+    differing = {path: value for path, value in after.items() if before.get(path, ...) != value}
+    if options := [f"{path.removeprefix('model.')}={value}" for path, value in differing.items() if "model." in path]:
+        words += ["--model-kwargs", *options]
+    for path, value in differing.items():
+        if field := recipe_fields().get(path):
+            words += _words(field.flag, value)
+    return shlex.join(words)
 
 
-def _flag(path: str, value: Any) -> str:
-    group, dot, leaf = path.replace("_", "-").rpartition(".")
+def _words(flag: str, value: Any) -> list[str]:
     if isinstance(value, bool):
-        return f"--{group}{dot}{'' if value else 'no-'}{leaf}"
-    words = value if isinstance(value, tuple) else (value,)
-    return f"--{group}{dot}{leaf} {shlex.join(map(str, words))}"
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Return every field below `value` by the full name of its flag, e.g. "model.routing.iterations"."""
+    """Return every field below `value` by its path, e.g. "model.routing.iterations"."""
     if isinstance(value, Routing):
         return {path: value.name, **flatten(dataclasses.asdict(value), path)}
     if isinstance(value, ModelOptions):

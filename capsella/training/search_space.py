@@ -126,7 +126,7 @@ class Choice:
 class Space:
     """The fields of a recipe that a search may change.
 
-    fields: a range or choices by the path of a field, as `capsella recipes NAME` prints it.
+    fields: a range or choices by the path of a field, as `capsella list recipes NAME` prints it.
 
     >>> Space({"optimizer.learning_rate": Range(1e-4, 1e-2, log=True), "loss.name": Choice("margin", "spread")})
     Space(fields={'optimizer.learning_rate': Range(low=0.0001, high=0.01, log=True), 'loss.name': \

@@ -105,7 +105,9 @@ def _read_detector(path: Path) -> OODDetector:
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    hint = f"{path} is damaged or not written by capsella; delete it, and `capsella calibrate` writes it again"
+    hint = (
+        f"{path} is damaged or not written by capsella; delete it, and `capsella evaluate --calibrate` writes it again"
+    )
     with errors_of(hint):
         if path.stat().st_size > _MOST_BYTES[path.name]:
             raise CapsellaError(f"it has more than {_MOST_BYTES[path.name]:,} bytes")
@@ -125,5 +127,7 @@ def _weights_to_write(model: nn.Module, fitted: Fitted | None, path: Path) -> st
 def _if_current(model: nn.Module, fitted: T, path: Path) -> T | None:
     if fitted.weights == weights_digest(model):
         return fitted
-    warn_once(str(path), f"{path} was fitted to other weights and is not used; `capsella calibrate` fits it again")
+    warn_once(
+        str(path), f"{path} was fitted to other weights and is not used; `capsella evaluate --calibrate` fits it again"
+    )
     return None

@@ -1,5 +1,7 @@
 """A folder of one's own images, a run trained on it, and the command line called in this process."""
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -8,18 +10,11 @@ import pytest
 import torch
 
 from capsella.cli import main
-from capsella.cli.help_texts import join_lines
 from tests.pictures import write_empty
 from tests.trained import RUNS
 
 CAPSNET = RUNS["capsnet"]
 NARROW = CAPSNET[1:]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _lines_are_joined() -> None:
-    """As a command does first: tyro keeps the first texts that it reads."""
-    join_lines()
 
 
 class Answer(NamedTuple):
@@ -73,5 +68,23 @@ def images(image_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(trained_run: Callable[[str], Path]) -> Path:
-    """The run that `capsella train images-capsnet --data.path FOLDER` leaves."""
+    """The run that `capsella train images-capsnet --data FOLDER` leaves."""
     return trained_run("capsnet")
+
+
+@pytest.fixture
+def copied(images: Path, trained: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of the images and of the run that was trained on them, both to be changed."""
+    folder, run = shutil.copytree(images, tmp_path / "my images"), shutil.copytree(trained, tmp_path / "run")
+    config = (run / "config.json").read_text().replace(json.dumps(str(images))[1:-1], json.dumps(str(folder))[1:-1])
+    (run / "config.json").write_text(config)
+    return folder, run
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A file that is no image, in a folder of its own."""
+    path = tmp_path / "new" / "broken.png"
+    path.parent.mkdir()
+    path.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    return path

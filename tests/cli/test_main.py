@@ -1,6 +1,7 @@
 import errno
 import importlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -9,83 +10,89 @@ import warnings
 import pytest
 
 from capsella.cli import info, main
-from capsella.cli.main import GROUPS, VERBS
+from capsella.cli.main import COMMANDS, GROUPS, REPLACED
 from capsella.errors import CapsellaError, warn_once
 
+WITHOUT_TORCH = """
+import sys
+from capsella.cli import main
+for words in sys.argv[1:]:
+    try:
+        main(words.split())
+    except SystemExit:
+        pass
+    if "torch" in sys.modules:
+        sys.exit(f"{words}: imports PyTorch")
+"""
 
-def test_help_groups_the_commands(cli, monkeypatch):
+
+def test_help_and_bad_flags_answer_without_pytorch():
+    calls = ["--help", "train demo --help-all", "train demo --epoch 3", *(f"{command} --help" for command in COMMANDS)]
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *calls], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_groups_the_commands_by_task(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = cli("--help").out.splitlines()
+    assert cli().out.splitlines() == lines
     assert max(map(len, lines)) <= 80
-    assert {"train", "evaluate", "bench", "table", "explore", "data"} <= set(VERBS)
-    for group, verbs in GROUPS.items():
+    for group, commands in GROUPS.items():
         heading = lines.index(group)
-        assert [line.split()[0] for line in lines[heading + 1 : heading + 1 + len(verbs)]] == list(verbs)
+        assert [line.split()[0] for line in lines[heading + 1 : heading + 1 + len(commands)]] == list(commands)
 
 
-def test_version(cli):
-    assert cli("--version").out == cli("version").out == "0.1.0\n"
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_has_at_most_fifteen_flags(cli, command):
+    answer = cli(command, "--help")
+    assert answer.code == 0
+    flags = re.findall(r"^[│| ]*--[a-z]", answer.out, re.M)
+    assert len(flags) <= 15
+    if "--help-all" in answer.out:
+        assert len(cli(command, "--help-all").out) > len(answer.out)
+
+
+def test_commands_of_before_name_the_new_call(cli):
+    for old, new in REPLACED.items():
+        answer = cli(old, "runs/x", "--flag")
+        assert answer.code == 1
+        assert answer.err.rstrip().endswith(f"capsella {new}")
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["tran", "demo"], "did you mean train or transfer?"),
-        (["time", "sabour2017_cnn"], "command: must be a registered name, got 'time'; known: adapt, attack, bench"),
-        (["demo-explore"], "did you mean explore"),
-        (["train", "--folds", "4", "cells/"], "the first word must be a folder of images or a recipe, got '--folds'"),
+        (["tran", "demo"], "did you mean train"),
+        (["train", "dmo"], "did you mean demo"),
         (["train", "nowhere/"], "nowhere/: no such folder"),
-        (["train", __file__], "is a file; name the folder that has one sub-folder a class"),
-        (["train", "demo", "--lr", "0.1"], "--lr: no such flag; did you mean --learning-rate?"),
-        (["train", ".", "images-cnn"], "a recipe must stand before the folder, as in images-cnn ., got . images-cnn"),
-        (["train", "dmo"], "recipe: must be a registered name, got 'dmo'; did you mean demo?"),
-        (["train", "demo", "--epoch", "3"], "--epoch: no such flag; did you mean --epochs"),
-        (["train", "nowhere"], "got 'nowhere'; `capsella recipes` lists them; images of your own are named by"),
-        (["data", "show", "nowhere/"], "nowhere: no such folder"),
-        (["data", "show", "digts"], "name: must be a registered name, got 'digts'; did you mean digits?"),
-        (["train", "demo", "--learning-rat", "1"], "did you mean --learning-rate"),
-        (["train", "demo", "--model", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
-        (["train", "demo", "--routing", "dynamc"], "did you mean dynamic?"),
-        (["train", "demo", "--data.name", "digts"], "did you mean digits?"),
-        (["train", "demo", "--model"], "--model: must be followed by a value"),
-        (["train", "sabour2017-mnist-cnn", "--routing", "uniform"], "sabour2017_cnn has no capsules to route"),
+        (["train", "nowhere"], "capsella list recipes"),
+        (["train", ".", "images-cnn"], "images-cnn ."),
+        (["train", "images-cnn"], "capsella train images-cnn IMAGES"),
         (["train", "demo", "--epochs", "0"], "epochs: must be at least 1, got 0"),
-        (["train", "demo", "--epochs", "x"], "invalid literal for int() with base 10: 'x'"),
-        (["train", "demo", "--seeds", "0"], "seeds: must be at least 1, got 0"),
-        (["train", "demo", "--learning-rate", "-1"], "must be above 0, got -1.0"),
-        (["train", "demo", "--precision", "fp8"], "'32-true', 'bf16-mixed'"),
-        (["train", "demo", "--size", "16"], "image_size: must be at least 17×17 for these kernels, got 16×16"),
-        (["train", "demo", "--name", "x"], "must name one field, but could be --model.name or --data.name"),
-        (["train", "images-capsnet", "--path", "missing"], "missing: no such folder"),
-        (["train", "images-cnn"], "IMAGES: must be named for this recipe, as in `capsella train images-cnn IMAGES`"),
-        (["train", "--resume"], "--resume: must come first and name a run, as in `capsella train --resume RUN`"),
-        (["train", "demo", "--resume", "x"], "got `capsella train demo --resume x`"),
-        (["train", "--resume", "missing"], "missing is not a run folder: it has no config.json"),
+        (["train", "demo", "--epochs", "x"], "--epochs"),
+        (["train", "demo", "--lr", "1"], "--lr"),
+        (["train", "demo", "--model", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
+        (["train", "demo", "--model-kwargs", "routing=dynamc"], "did you mean dynamic"),
+        (["train", "demo", "--model-kwargs", "dropuot=1"], "dropuot"),
+        (["train", "demo", "--data", "digts"], "did you mean digits"),
+        (["train", "demo", "--range", "0", "9"], "range"),
+        (["train", "demo", "--size", "16"], "image_size"),
+        (["train", "--resume", "missing"], "missing is not a run folder"),
+        (["evaluate", "missing"], "missing is not a run folder"),
         (["evaluate"], "RUN"),
-        (["evaluate", "missing"], "missing is not a run folder: it has no config.json"),
-        (["evaluate", "missing", "--split", "tst"], "invalid choice 'tst'"),
-        (["predict", "missing"], "paths: must name at least one image or folder"),
-        (["predict", "missing", ""], "paths: must name at least one image or folder, and none may be empty"),
         (["predict", "missing", "x.png"], "missing is not a run folder"),
-        (["train", ""], "the folder of images must have a name, got an empty one"),
-        (["data", "show", "digits", "--out", "x.jpg"], "out: must end in .png, got 'x.jpg'"),
-        (["explain", "missing"], "missing is not a run folder: it has no config.json"),
-        (["data", "lst"], "data: must be followed by list, by show NAME or by split NAME, got 'lst'"),
-        (["data", "list", "x"], "got 'list x'"),
-        (["data", "show"], "`capsella data list` names them"),
-        (["data", "show", "digts"], "did you mean digits?"),
-        (["data", "show", "digits", "--sze", "3"], "--size"),
-        (["models", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
-        (["train", "images-efficient", ".", "--data", "digits"], "data: must be left out: the images are those of ."),
-        (["table", "hinton2018-1", "--data", "smallnorb-jpg"], "got 'smallnorb-jpg'; did you mean smallnorb-jpeg"),
+        (["list", "models", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
+        (["data", "show", "digts"], "did you mean digits"),
+        (["data", "show", "digits", "--out", "x.jpg"], "out: must end in .png"),
+        (["papers", "run", "hinton2018-9"], "did you mean hinton2018-"),
+        (["papers", "run", "hinton2018-1", "--data", "smallnorb-jpg"], "did you mean smallnorb-jpeg"),
     ],
 )
-def test_bad_input_ends_in_a_sentence_not_in_a_stack_trace(cli, words, text, tmp_path, monkeypatch):
+def test_bad_input_ends_in_a_sentence_and_leaves_nothing(cli, words, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answer = cli(*words)
     assert answer.code in (1, 2)
-    assert text in answer.err
-    assert answer.out.strip() == ""
+    assert text in " ".join(answer.err.replace("│", " ").split())
     assert "Traceback" not in answer.err
     assert list(tmp_path.iterdir()) == []
 
@@ -118,28 +125,27 @@ def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("words", "hint"),
     [
-        (("compare", "cells"), "interrupted; the same command goes on"),
-        (("predict", "run", "cells", "--out=a.csv"), "interrupted; the same command with --resume goes on"),
-        (("predict", "run", "cells"), "interrupted"),
-        (
-            ("predict", "run", "cells", "--out", "a.csv", "--overwrite"),
-            "interrupted; the same command with --resume in place of --overwrite goes on",
-        ),
-        (("compare", "cells", "--dry-run"), "interrupted"),
+        (("compare", "cells"), "the same command"),
+        (("predict", "run", "cells", "--out=a.csv"), "--resume"),
+        (("predict", "run", "cells", "--out", "a.csv", "--overwrite"), "--resume in place of --overwrite"),
+        (("predict", "run", "cells"), ""),
+        (("compare", "cells", "--dry-run"), ""),
     ],
 )
-def test_an_interruption_says_what_goes_on(cli, monkeypatch, words, text):
+def test_an_interruption_says_how_to_continue(cli, monkeypatch, words, hint):
     def interrupt(arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(importlib.import_module(f"capsella.cli.{words[0]}"), "run", interrupt)
     answer = cli(*words)
-    assert (answer.code, answer.err.strip()) == (130, text)
+    assert answer.code == 130
+    assert hint in answer.err
+    assert hint or answer.err == "interrupted\n"
 
 
-def test_our_warnings_are_one_line_and_others_are_as_usual(cli, monkeypatch):
+def test_our_warnings_are_one_line_and_others_are_python_s(cli, monkeypatch):
     monkeypatch.setattr("capsella.errors._warned", set())
 
     def warn(arguments):
@@ -148,12 +154,10 @@ def test_our_warnings_are_one_line_and_others_are_as_usual(cli, monkeypatch):
         warnings.warn("of another package", UserWarning, stacklevel=1)
 
     monkeypatch.setattr(info, "run", warn)
-    before = warnings.showwarning
     with pytest.warns(UserWarning, match="of another package") as others:
         answer = cli("info")
     assert answer.err == "warning: routing [red]runs[/] in PyTorch: " + "do this. " * 30 + "\n"
-    assert [str(other.message) for other in others] == ["of another package"]
-    assert warnings.showwarning is before
+    assert len(others) == 1
 
 
 def test_a_bug_shows_its_stack_trace(monkeypatch):
@@ -162,36 +166,43 @@ def test_a_bug_shows_its_stack_trace(monkeypatch):
         main(["info"])
 
 
-@pytest.mark.parametrize("verb", ["info", "models"])  # by print, and by rich
-def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch, verb):
-    """As in `capsella models | head -1`; here the reader is gone before the first line."""
+def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch):
+    """As in `capsella list models | head -1`; here the reader is gone before the first line."""
     reading, writing = os.pipe()
     os.close(reading)
     monkeypatch.setattr(info, "run", lambda arguments: print("a line"))
     with open(writing, "w") as closed:
         monkeypatch.setattr("sys.stdout", closed)
-        answer = cli(verb)
-        assert answer.err == ""
-        print("more", flush=True)  # what is left to say goes nowhere
+        assert cli("info").err == ""
+        print("more", flush=True)  # the rest goes nowhere
 
 
-@pytest.mark.parametrize("words", [">&-", "| cat"])
-def test_standard_output_that_is_closed_or_of_few_letters(words):
-    """`models NAME` prints arrows and signs that Latin 1 has not."""
-    command = f"{shlex.quote(sys.executable)} -m capsella models sabour2017_capsnet {words}"
-    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    answer = subprocess.run(["bash", "-o", "pipefail", "-c", command], env=latin, capture_output=True, check=False)
+PRINTS = "import capsella.cli.info as info; info.run = lambda _: print({text!r}); from capsella.cli import main; {call}"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "expected"),
+    [
+        (
+            "utf-8",
+            "caf\udce9.png − ± →",
+            b"caf\xe9.png \xe2\x88\x92 \xc2\xb1 \xe2\x86\x92\n",
+        ),  # a name that is no UTF-8
+        ("latin-1", "−1.5 ± 0.2 → 3×3, café …", b"-1.5 \xb1 0.2 -> 3\xd73, caf\xe9 ...\n"),
+        ("ascii", "−1.5 ± 0.2 → 3×3, café ≥ ε", b"-1.5 +/- 0.2 -> 3x3, cafe >= epsilon\n"),
+    ],
+)
+def test_signs_of_numbers_survive_terminals_of_few_letters(encoding, text, expected):
+    code = PRINTS.format(text=text, call="main(['info'])")
+    environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"}
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert (answer.returncode, answer.stdout) == (0, expected), answer.stderr
+
+
+def test_closed_standard_output_is_no_error():
+    command = f"{shlex.quote(sys.executable)} -m capsella list models 'sabour*' >&-"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True)
     assert (answer.returncode, answer.stderr) == (0, b"")
-
-
-def test_names_that_are_not_utf_8_are_printed_as_the_bytes_they_are():
-    said = (
-        "import capsella.cli.info as info; info.run = lambda _: print('caf\\udce9.png'); from capsella.cli import main"
-    )
-    command = [sys.executable, "-c", f"{said}; main(['info'])"]
-    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
-    answer = subprocess.run(command, env=strict, capture_output=True, check=False)
-    assert (answer.returncode, answer.stdout) == (0, b"caf\xe9.png\n")
 
 
 @pytest.mark.parametrize(
@@ -205,14 +216,3 @@ def test_waiting_threads_are_as_the_user_wishes(given, set_to, monkeypatch):
         monkeypatch.setenv(name, value)
     main(["--version"])
     assert os.environ.get("GOMP_SPINCOUNT") == set_to
-
-
-def test_waiting_threads_soon_sleep():
-    shown = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        shown.pop(name, None)
-    words = [sys.executable, "-m", "capsella", "info"]
-    answer = subprocess.run(words, env=shown, check=True, capture_output=True, text=True)
-    if "GOMP_SPINCOUNT" not in answer.stderr:
-        pytest.skip("PyTorch's OpenMP is not libgomp")
-    assert "GOMP_SPINCOUNT = '10000'" in answer.stderr

@@ -11,14 +11,6 @@ import psutil
 import pytest
 
 
-@pytest.fixture
-def broken(tmp_path):
-    path = tmp_path / "new" / "broken.png"
-    path.parent.mkdir()
-    path.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
-    return path
-
-
 def table(text):
     return list(csv.reader(io.StringIO(text)))
 
@@ -106,24 +98,53 @@ def test_killed_with_its_workers_at_work_and_resumed(trained, images, tmp_path):
     assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))
 
 
-STARTED = """
+SLOW_IMPORTS = """
 import sys
-
-import torch
-
-from capsella.cli import predict
-from capsella.models import create_model, list_models
-
-predict.load_run(sys.argv[1])
-for name in list_models():
-    with torch.device("meta"):
-        create_model(name)
-slow = {"kornia", "lightning_fabric", "matplotlib", "scipy.stats", "sklearn", "torch._dynamo"}
-print(*sorted(slow & set(sys.modules)))
+from capsella.cli import main
+main(["predict", *sys.argv[1:]])
+slow = {"kornia", "lightning_fabric", "matplotlib", "scipy.io", "torch._dynamo", "torch.utils.tensorboard"}
+sys.exit(", ".join(sorted(slow & set(sys.modules))) or 0)
 """
 
 
-def test_starts_without_what_takes_seconds_to_import(trained):
-    """Nor does any model's outline, which is made before weights are read, need PyTorch's compiler."""
-    done = subprocess.run([sys.executable, "-c", STARTED, trained], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == []
+def test_starts_without_what_takes_seconds_to_import(trained, images):
+    words = [sys.executable, "-c", SLOW_IMPORTS, trained, images / "rows"]
+    answer = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_standard_output_is_utf_8_in_any_locale(trained, images, tmp_path):
+    name = tmp_path / "cañón.png"
+    shutil.copy(images / "rows" / "rows00.png", name)
+    code = "from capsella.cli import main; import sys; main(['predict', *sys.argv[1:]])"
+    environment = {"PYTHONIOENCODING": "latin-1", "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code, trained, name], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert str(name).encode() in done.stdout
+
+
+def test_an_exported_folder_predicts_as_the_run(cli, trained, images, tmp_path):
+    for name in ("model.json", "model.safetensors", "calibration.json"):
+        (tmp_path / "exported").mkdir(exist_ok=True)
+        shutil.copy(trained / name, tmp_path / "exported" / name)
+    ours, theirs = (table(cli("predict", folder, images / "rows").out) for folder in (tmp_path / "exported", trained))
+    assert [row[:5] for row in ours] == [row[:5] for row in theirs]
+    assert cli("evaluate", tmp_path / "exported").code == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--resume"], "resume"),
+        (["--out", "p.txt"], "out"),
+        (["--out", "p.csv", "--batch-size", "0"], "batch_size"),
+        (["--out", "p", "--on", "ray", "--workers", "1"], "workers"),
+        (["--coverage", "95"], "coverage"),
+    ],
+)
+def test_flags_that_cannot_be(cli, trained, images, flags, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = cli("predict", trained, images, *flags)
+    assert answer.code in (1, 2)
+    assert named in answer.err
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-TINY = ["--per-class", 2, "--data.validation", 0.02, "--test-per-class", 1, "--size", 17, "--batch-size", 20]
+TINY = ["--per-class", 2, "--validation", 0.02, "--test-per-class", 1, "--size", 17, "--batch-size", 20]
 QUICK = ["--model", "he2016_resnet10", "--trials", 2, "--finalists", 1, "--seeds", 1, "--epochs", 2]
 
 

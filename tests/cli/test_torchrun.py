@@ -59,7 +59,7 @@ def assert_close(one, other, tmp_path):
 
 def test_its_processes_train_one_network_and_another_number_goes_on(cli, images, tmp_path):
     """Without augmentation a batch's gradient is the mean over its parts: runs agree to rounding."""
-    words = ["train", *CAPSNET, "--path", images, *WORDS, "--out"]
+    words = ["train", *CAPSNET, "--data", images, *WORDS, "--out"]
     process = torchrun(*words, tmp_path / "two")
     out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
@@ -78,7 +78,7 @@ def test_its_processes_train_one_network_and_another_number_goes_on(cli, images,
 
 
 def test_a_process_that_is_killed_ends_all_with_a_sentence_and_resume_goes_on(images, tmp_path):
-    words = ["train", *CAPSNET, "--path", images, *WORDS, "--epochs", 40, "--out", tmp_path / "run"]
+    words = ["train", *CAPSNET, "--data", images, *WORDS, "--epochs", 40, "--out", tmp_path / "run"]
     process = torchrun(*words)
     while not (tmp_path / "run" / "metrics.csv").exists():
         assert process.poll() is None, process.communicate()
@@ -105,7 +105,7 @@ def test_the_number_of_devices_is_torchruns(cli, images, tmp_path, monkeypatch):
         monkeypatch.setenv(name, "2")
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "1")
-    answer = cli("train", *CAPSNET, "--path", images, *WORDS, "--devices", 3, "--out", tmp_path / "run")
+    answer = cli("train", *CAPSNET, "--data", images, *WORDS, "--devices", 3, "--out", tmp_path / "run")
     assert answer.code != 0
     assert "devices: must be left out under torchrun, which started 2 processes here, got 3" in answer.err
     assert not (tmp_path / "run").exists()

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -16,7 +17,8 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from capsella.training import train
+from capsella.experiments import runner
+from capsella.training import load_run, train
 from capsella.training.run import RunFolder
 from tests.cli.conftest import CAPSNET
 from tests.trained import SHORT
@@ -29,69 +31,113 @@ def metrics(folder):
         return [{key: value for key, value in row.items() if key not in TIMES} for row in csv.DictReader(file)]
 
 
-def test_a_run_leaves_everything_a_user_needs(trained):
+def read(folder, name):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def test_a_run_leaves_everything_a_user_needs(trained, images):
     names = {path.name for path in trained.iterdir()}
     assert names >= {"config.json", "metrics.csv", "model.json", "model.safetensors", "last.ckpt", "summary.json"}
     assert names >= {"test.json", "result.json", "report.html", "figures", "events"}
     assert not [name for name in names if name.endswith(".part")]
-    test = json.loads((trained / "test.json").read_text())
+    test, result = read(trained, "test"), read(trained, "result")
     assert test["images"] == 6
     assert [score["name"] for score in test["classes"]] == ["columns", "rings", "rows"]
-    assert json.loads((trained / "result.json").read_text())["test"]["errors"] == test["errors"]
-
-
-def test_the_command_in_the_result_trains_the_same(trained, images):
-    result = json.loads((trained / "result.json").read_text())
-    assert result["command"].startswith("capsella train images-capsnet --model.primary-types 4 ")
-    assert " --data.path " in result["command"]
+    assert result["test"]["errors"] == test["errors"]
+    assert result["command"].startswith("capsella train images-capsnet --data ")
     assert "--epochs 1" in result["command"]
     assert result["recipe"]["data"]["path"] == str(images)
     assert result["environment"]["torch"] == torch.__version__
 
 
-def test_the_default_folder_is_numbered_and_an_existing_one_refused(cli, images, trained, tmp_path, monkeypatch):
+def test_a_folder_alone_is_enough_and_runs_are_numbered(cli, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "images-capsnet").mkdir(parents=True)
-    answer = cli("train", *CAPSNET, "--path", images, *SHORT)
+    (tmp_path / "runs" / "images-efficient").mkdir(parents=True)
+    answer = cli("train", images, "--epochs", 1, "--accelerator", "cpu")
+    assert answer.code == 0, answer.err
+    assert "--batch-size 16" in answer.out
+    assert "--epochs" not in answer.out  # it was given
+    recipe = RunFolder(Path("runs/images-efficient-2")).read_config()[1]
+    assert (recipe.data.size, recipe.data.channels, recipe.batch_size, recipe.epochs) == (32, 1, 16, 1)
+    again = cli("train", images, "--epochs", 1, "--out", "runs/images-efficient-2")
+    assert again.code == 1
+    assert "holds a run already" in again.err
+
+
+def test_seeds_are_averaged_and_more_can_be_added(cli, images, tmp_path):
+    folder, words = tmp_path / "three [1]", ("train", *CAPSNET, "--data", images, *SHORT, "--seed", 4)
+    answer = cli(*words, "--seeds", 2, "--out", folder)
     assert answer.code == 0
-    assert "run     runs/images-capsnet-2\n" in answer.out
-    assert f"report  {Path('runs/images-capsnet-2/report.html')}" in answer.out
-    assert (tmp_path / "runs" / "images-capsnet-2" / "report.html").exists()
-
-    before = (trained / "config.json").read_bytes()
-    answer = cli("train", *CAPSNET, "--path", images, *SHORT, "--out", trained)
-    assert answer.code == 1
-    assert str(trained) in answer.err
-    assert (trained / "config.json").read_bytes() == before
-
-
-def test_seeds_are_averaged(cli, images, tmp_path):
-    folder = tmp_path / "three [1]"
-    answer = cli("train", *CAPSNET, "--path", images, *SHORT, "--seeds", 2, "--seed", 4, "--out", folder)
-    assert answer.code == 0
-    values = json.loads((folder / "seeds.json").read_text())
-    tests = {seed: json.loads((folder / f"seed{seed}" / "test.json").read_text()) for seed in ("4", "5")}
+    values = read(folder, "seeds")
+    tests = {seed: read(folder / f"seed{seed}", "test") for seed in ("4", "5")}
     errors = {seed: 100 * test["errors"] / test["images"] for seed, test in tests.items()}
     assert values["test_error_percent"] == pytest.approx(errors)
-    assert values["mean"] == pytest.approx(sum(errors.values()) / 2)
-    assert values["sd"] == pytest.approx(abs(errors["4"] - errors["5"]) / 2**0.5)
     assert values["sd"] == pytest.approx(statistics.stdev(errors.values()))
-    assert f"{values['mean']:.2f} ± {values['sd']:.2f} %" in answer.out
-    assert str(folder) in answer.out
-    configs = [json.loads((folder / f"seed{seed}" / "config.json").read_text()) for seed in (4, 5)]
-    assert [config["recipe"]["seed"] for config in configs] == [4, 5]
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob("seed*/summary.json")}
+    assert cli(*words, "--seeds", 3, "--out", folder).code == 0
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+    assert list(read(folder, "seeds")["test_error_percent"]) == ["4", "5", "6"]
+    other = cli(*words, "--epochs", 2, "--seeds", 2, "--out", folder)
+    assert (other.code, "epochs" in other.err) == (1, True)
 
-    more = cli("train", *CAPSNET, "--path", images, *SHORT, "--seeds", 3, "--seed", 4, "--out", folder)
-    assert more.code == 0
-    assert "run 3 of 3: seed 6" in more.out
-    assert "run 2 of 3" not in more.out
-    assert (folder / "seed4" / "config.json").read_text() == json.dumps(configs[0], indent=2) + "\n"
-    found = json.loads((folder / "seeds.json").read_text())["test_error_percent"]
-    assert {seed: found[seed] for seed in tests} == errors
-    assert list(found) == ["4", "5", "6"]
-    other = cli("train", *CAPSNET, "--path", images, *SHORT, "--epochs", 2, "--seeds", 2, "--seed", 4, "--out", folder)
-    assert other.code == 1
-    assert "epochs" in other.err
+
+class TestFolds:
+    @pytest.fixture(scope="class")
+    def folded(self, images, tmp_path_factory):
+        """The folder that `capsella train … --folds 3` leaves."""
+        folder = tmp_path_factory.mktemp("folds") / "f"
+        from capsella.cli import main
+
+        main([*map(str, ("train", *CAPSNET, "--data", images, *SHORT, "--folds", "3", "--out", folder))])
+        return folder
+
+    def test_every_image_is_tested_once(self, cli, folded):
+        with open(folded / "predictions.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len({row["file"] for row in rows}) == len(rows) == 33
+        values = read(folded, "folds")
+        wrong = [row for row in rows if row["class"] != row["predicted"]]
+        assert values["pooled"]["errors"] == len(wrong)
+        for fold, found in enumerate(values["folds"]):
+            assert found["errors"] == sum(row["fold"] == str(fold) for row in wrong)
+            data = load_run(folded / f"fold{fold}").recipe.data
+            assert (data.folds, data.fold) == (3, fold)
+        assert "--folds 3 --fold 2" in read(folded / "fold2", "result")["command"]
+        assert json.loads(cli("evaluate", folded / "fold2", "--json").out)["errors"] == values["folds"][2]["errors"]
+
+    def test_an_interrupted_call_continues(self, cli, images, folded, tmp_path, monkeypatch):
+        words = ["train", *CAPSNET, "--data", images, *SHORT, "--folds", 3, "--out", tmp_path / "f"]
+        original, trained = runner.train_or_resume, []
+
+        def stopped(recipe, folder, *arguments):
+            if len(trained) == 2:
+                raise KeyboardInterrupt
+            trained.append(folder)
+            return original(recipe, folder, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "train_or_resume", stopped)
+            assert cli(*words).code == 130
+        stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "f").glob("fold*/summary.json")}
+        assert len(stamps) == 2
+        assert cli(*words).code == 0
+        assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+        assert read(tmp_path / "f", "folds") == read(folded, "folds")
+
+    def test_a_file_that_arrives_between_folds_is_an_error(self, cli, images, tmp_path, monkeypatch):
+        """Otherwise the folds would overlap: one image would be tested twice, another never."""
+        original, own = runner.train_or_resume, shutil.copytree(images, tmp_path / "own")
+        copy = next(own.rglob("*.png"))
+
+        def followed_by_a_file(*arguments):
+            run = original(*arguments)
+            Image.open(copy).transpose(Image.Transpose.ROTATE_90).save(copy.with_name("late.png"))
+            return run
+
+        monkeypatch.setattr(runner, "train_or_resume", followed_by_a_file)
+        answer = cli("train", *CAPSNET, "--data", own, *SHORT, "--folds", 3, "--out", tmp_path / "f")
+        assert (answer.code, "has changed since" in answer.err) == (1, True)
+        assert [path.name for path in (tmp_path / "f").iterdir()] == ["fold0"]
 
 
 def spawn(*words):
@@ -104,10 +150,8 @@ def spawn(*words):
 def kill_in_mid_epoch(process, checkpoint):
     """Wait until the checkpoint has been replaced some times, and kill."""
     seen: set[int] = set()
-    deadline = time.monotonic() + 300
     while len(seen) < 4:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
         if checkpoint.exists():
             seen.add(checkpoint.stat().st_mtime_ns)
         time.sleep(0.005)
@@ -118,23 +162,23 @@ def kill_in_mid_epoch(process, checkpoint):
 
 def test_killed_in_mid_epoch_and_resumed_the_weights_are_those_of_an_unbroken_run(cli, images, tmp_path):
     killed, unbroken = tmp_path / "killed", tmp_path / "unbroken"
-    words = ["--path", images, "--size", 17, "--epochs", 2, "--batch-size", 2, "--accelerator", "cpu"]
+    words = ["--data", images, "--size", 17, "--epochs", 2, "--batch-size", 2, "--accelerator", "cpu"]
     words += ["--deterministic", "--checkpoint-seconds", 0, "--out", killed]
     kill_in_mid_epoch(spawn("train", *CAPSNET, *words), killed / "last.ckpt")
     progress = torch.load(killed / "last.ckpt", weights_only=True)["progress"]
     assert 0 < progress["batch"] < 12  # of 24 images
     assert not (killed / "summary.json").exists()
+    interrupted = cli("evaluate", killed)
+    assert interrupted.code == 1 or "interrupted" in interrupted.err
 
-    answer = cli("train", "--resume", killed)
-    assert answer.code == 0
+    assert cli("train", "--resume", killed, "--epochs", 9).code == 1
+    assert cli("train", "--resume", killed, "--threads", 1).code == 0
+    assert RunFolder(killed).read_compute().threads == 1
     assert (killed / "report.html").exists()
     _, recipe, _ = RunFolder(killed).read_config()
-    assert recipe.deterministic
     train(recipe, unbroken, console=Console(quiet=True))
     assert (killed / "model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
     states = [torch.load(folder / "last.ckpt", weights_only=True) for folder in (killed, unbroken)]
-    for name, tensor in states[1]["model"].items():
-        assert torch.equal(states[0]["model"][name], tensor), name
     for number, moments in states[1]["optimizer"]["state"].items():
         for name, tensor in moments.items():
             assert torch.equal(states[0]["optimizer"]["state"][number][name], tensor), name
@@ -145,17 +189,16 @@ def test_killed_in_mid_epoch_and_resumed_the_weights_are_those_of_an_unbroken_ru
 def test_two_processes_compute_what_one_does(cli, images, tmp_path):
     """Without augmentation the gradient of a batch is the mean over its two halves, so the runs agree to rounding."""
     # The other processes would ask the machine what "auto" is, and this one the tests.
-    words = ["--path", images, *SHORT, "--shift", 0, "--precision", "32-true"]
+    words = ["--data", images, *SHORT, "--shift", 0, "--precision", "32-true"]
     process = spawn("train", *CAPSNET, *words, "--devices", 2, "--out", tmp_path / "two")
     out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
-    assert out.count("test error") == 1
-    assert out.count("epoch 1/1") == 1
+    assert out.count("test error") == out.count("epoch 1/1") == 1
     assert cli("train", *CAPSNET, *words, "--out", tmp_path / "one").code == 0
     one, two = (metrics(tmp_path / name)[0] for name in ("one", "two"))
     for key in ("train_images", "step", "train_error", "validation_error"):
         assert one[key] == two[key], key
-    for key in ("train_loss", "train_classification", "train_reconstruction", "validation_loss"):
+    for key in ("train_loss", "validation_loss"):
         assert float(two[key]) == pytest.approx(float(one[key]), rel=1e-4), key
     weights = [safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     for name, tensor in weights[0].items():
@@ -167,70 +210,50 @@ class TestBadImages:
     """Folders that cannot be trained on: what the user reads, and that nothing is left behind."""
 
     @pytest.fixture
-    def refused(self, cli, tmp_path):
-        def text_of(folder, *words):
-            answer = cli("train", *CAPSNET, "--path", folder, *SHORT, *words, "--out", tmp_path / "run")
-            assert answer.code == 1
-            assert not (tmp_path / "run").exists()
-            return answer.err
-
-        return text_of
-
-    @pytest.fixture
     def folder(self, tmp_path):
         for kind in ("a", "b"):
             (tmp_path / "own" / kind).mkdir(parents=True)
             for number in range(6):
-                Image.new("L", (17, 17), 40 * number + ord(kind) - 97).save(
-                    tmp_path / "own" / kind / f"{kind}{number}.png"
-                )
+                shade = 40 * number + ord(kind) - 97
+                Image.new("L", (17, 17), shade).save(tmp_path / "own" / kind / f"{kind}{number}.png")
         return tmp_path / "own"
 
-    def test_a_truncated_image_is_named_or_left_out(self, refused, folder, cli, tmp_path):
-        broken = folder / "a" / "a0.png"
+    def test_a_truncated_image_is_named_or_left_out(self, folder, cli, tmp_path):
+        broken, run = folder / "a" / "a0.png", tmp_path / "run"
         broken.write_bytes(broken.read_bytes()[:40])
-        said = refused(folder)
-        assert f"{broken}: cannot be read as an image" in said
-        assert "--skip-broken leaves such files out" in said
-        answer = cli("train", *CAPSNET, "--path", folder, *SHORT, "--skip-broken", "--out", tmp_path / "run")
-        assert answer.code == 0
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert len(summary["broken_images"]) == 1
-        assert summary["broken_images"][0].startswith(str(broken))
-        assert "left out 1 broken image:" in answer.out
-        assert str(broken) in answer.out
-        assert "1 image that cannot be read: " in (tmp_path / "run" / "report.html").read_text()
+        words = ("train", *CAPSNET, "--data", folder, *SHORT, "--out", run)
+        answer = cli(*words)
+        assert (answer.code, str(broken) in answer.err, run.exists()) == (1, True, False)
+        assert cli(*words, "--skip-broken").code == 0
+        (left_out,) = read(run, "summary")["broken_images"]
+        assert left_out.startswith(str(broken))
 
-    def test_a_class_without_images(self, refused, folder):
-        (folder / "c").mkdir()
-        assert f"{folder / 'c'}: a class must have images" in refused(folder)
-
-    def test_one_class_only(self, refused, folder):
-        assert "must have one sub-folder a class, 2 or more" in refused(folder / "a")
-
-    def test_mixed_channels(self, refused, folder):
-        Image.new("RGB", (17, 17)).save(folder / "a" / "colour.png")
-        assert "images must not have different numbers of channels" in refused(folder)
-
-    def test_too_small(self, refused, folder):
-        assert "image_size: must be at least 17×17 for these kernels, got 16×16" in refused(folder, "--size", 16)
-
-    def test_a_class_too_small_to_split(self, refused, folder):
-        for number in range(1, 6):
-            (folder / "b" / f"b{number}.png").unlink()
-        assert "the class 'b' has 1 image to part" in refused(folder)
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            (lambda folder: (folder / "c").mkdir(), "c"),
+            (lambda folder: shutil.rmtree(folder / "b"), "own"),
+            (lambda folder: Image.new("RGB", (17, 17)).save(folder / "a" / "colour.png"), "channels"),
+            (lambda folder: [path.unlink() for path in list((folder / "b").iterdir())[1:]], "'b'"),
+        ],
+        ids=["class without images", "one class", "mixed channels", "class too small to split"],
+    )
+    def test_folders_that_cannot_be_trained_on(self, folder, cli, tmp_path, change, named):
+        change(folder)
+        answer = cli(
+            "train", "images-capsnet", "--data", folder, *SHORT, "--channels", "None", "--out", tmp_path / "run"
+        )
+        assert answer.code == 1
+        assert named in answer.err
+        assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    answer = cli("train", images, "--epochs", 1, "--accelerator", "cpu")
-    assert answer.code == 0
-    assert "33 images in 3 classes, mostly 17×17 pixels, grey" in answer.out
-    assert "recipe images-efficient; chosen for these images:" in answer.out
-    assert "--size 32" in answer.out
-    assert "--batch-size 16" in answer.out
-    assert "--epochs" not in answer.out  # it was given
-    assert "training images are mirrored, shifted by up to 2 pixels" in answer.out
-    assert "note: 100 epochs are usual for these images; after 1 " in answer.out
-    recipe = RunFolder(Path("runs/images-efficient")).read_config()[1]
-    assert (recipe.data.size, recipe.data.channels, recipe.batch_size, recipe.epochs) == (32, 1, 16, 1)
+def test_a_recipe_file_and_other_images(cli, images, tmp_path):
+    from capsella.papers import get_recipe
+    from capsella.training import save_recipe
+
+    save_recipe(get_recipe("images-efficient"), tmp_path / "mine.json")
+    short = ("--size", 32, "--epochs", 1, "--channels", 1)
+    answer = cli("train", tmp_path / "mine.json", images, *short, "--out", tmp_path / "run")
+    assert answer.code == 0, answer.err
+    assert read(tmp_path / "run", "config")["name"] == "mine"

@@ -122,7 +122,7 @@ class TestDone:
     def test_folders_of_other_comparisons(self, done, images):
         for words in (
             (*FLAGS[:-2], "--out", done),
-            (*FLAGS[:-2], "--seeds", 0, "--out", done / "fold1"),
+            (*FLAGS[:-2], "--seeds", 1, "--out", done / "fold1"),
             (*FLAGS, "--out", done / "fold1"),
             (*FLAGS[:-1], 2, "--out", done),
         ):
@@ -130,11 +130,11 @@ class TestDone:
                 call(images, *words)
 
     def test_a_dry_run_looks_at_no_folder(self, done, images):
-        call(images, *FLAGS[:-1], 2, "--seeds", 0, 1, "--out", done, "--dry-run")
+        call(images, *FLAGS[:-1], 2, "--seeds", 2, "--out", done, "--dry-run")
 
 
 def test_options(images, tmp_path):
-    for argument, options in (("sizes", {"sizes": (0.5, 1)}), ("fold", {"fold": 3}), ("seeds", {"seeds": ()})):
+    for argument, options in (("sizes", {"sizes": (0.5, 1)}), ("fold", {"fold": 3}), ("seeds", {"seeds": 0})):
         with pytest.raises(ArgumentError) as error:
             ComparisonOptions(images, folds=3, **options)
         assert error.value.argument == argument
@@ -145,7 +145,7 @@ def test_options(images, tmp_path):
 
 
 def test_the_time_is_shared_out_and_every_fold_has_the_same_epochs(images, tmp_path, monkeypatch):
-    options = ComparisonOptions(images, models=NETWORKS, folds=3, epochs=1000, minutes=1, seeds=(0,), out=tmp_path)
+    options = ComparisonOptions(images, models=NETWORKS, folds=3, epochs=1000, minutes=1, seeds=1, out=tmp_path)
     first, seen = first_plan(options), []
     assert first.epochs < 1000
     assert first.total_seconds() <= 60 / 3

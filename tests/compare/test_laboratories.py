@@ -132,7 +132,7 @@ def test_laboratories_that_do_not_fit(options, places, tmp_path):
 
 def test_the_command(places, options, found, few_images, capsys):
     short = ["--recipes", "images-resnet", "--size", "16", "--channels", "1", "--epochs", "1", "--seeds", "2"]
-    main(["transfer", *places, *short, "--accelerator", "cpu", "--out", str(options.out)])
+    main(["compare", *places, *short, "--accelerator", "cpu", "--out", str(options.out)])
     assert found[1] in capsys.readouterr().out
 
 

@@ -119,7 +119,7 @@ class TestErrors:
             (["--models", "hinton2018_cn"], "models"),
             (["--models", "hinton2018_cnn"], "models"),
             (["--models", "thesis"], "models"),
-            (["--seeds", "0", "0"], "seeds"),
+            (["--seeds", "0"], "seeds"),
             (["--sizes", "0.5"], "sizes"),
             (["--sizes", "0.01", "1"], "sizes"),
             (["--minutes", "0.0001"], "minutes"),

@@ -190,7 +190,7 @@ def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
         table.Task, "run", lambda task, console: (task.is_tested and tested.append(task)) or test(task, console)
     )
     folder = tmp_path / "mine"
-    words = ["table", "routings", "--data", "digits", "--seeds", "0", "1", "--out", str(folder)]
+    words = ["papers", "run", "routings", "--data", "digits", "--seeds", "2", "--out", str(folder)]
     main(words)
     values = json.loads((folder / "mine.json").read_text())
     assert {tuple(row["label"]) for row in values["rows"]} == {("digits", "self"), ("digits", "average pooling")}

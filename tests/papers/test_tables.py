@@ -14,7 +14,7 @@ from capsella.experiments import fit as runs
 from capsella.papers import attack_table, table_types
 from capsella.papers.attack_table import AttackTable
 from capsella.papers.figure_types import COLOURS, Panel, Series, panels_figure
-from capsella.papers.published import FIGURES, TABLES
+from capsella.papers.published import TABLES
 from capsella.papers.table_types import (
     LIKE,
     NOT_RUN,
@@ -65,7 +65,7 @@ def test_an_error_table_from_the_command_line(tmp_path, monkeypatch, capsys):
         trained.append(run.name)
         return train(recipe, run, **options)
 
-    words = ["table", "tiny", "--seeds", "0", "1", "--out", str(folder)]
+    words = ["papers", "run", "tiny", "--seeds", "2", "--out", str(folder)]
     monkeypatch.setattr(runs, "train", interrupted)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         main(words)
@@ -75,7 +75,7 @@ def test_an_error_table_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert trained == ["cnn-seed0"]
     assert [row["label"] for row in values["rows"]] == [["digits", n] for n in ("CNN", "CNN, again", "CapsNet")]
     assert [row["paper_error_percent"] for row in values["rows"]] == [9.7, 1.4, None]
-    assert values["command"] == "capsella table tiny --budget small --seeds 0 1"
+    assert values["command"] == "capsella papers run tiny --budget small --seeds 2"
     cnn, again, _ = values["rows"]
     for first, second in zip(cnn["runs"], again["runs"], strict=True):
         assert (first["training"], first["test"]["errors"]) == (second["training"], second["test"]["errors"])
@@ -183,14 +183,6 @@ def test_a_state_replaces_the_tables_caveat_and_removes_the_gap():
     few = cells_with_caveats({**medium, "rows": rows, "caveat": "few images"}, {"a": "still learning"})
     assert [row[2] for row in few] == [("3.0", "still learning"), ("+2.0", "few images")]
     assert [row[3] for row in few] == [("–", "")] * 2
-
-
-@pytest.mark.parametrize("verb", ["table", "figure"])
-def test_an_unknown_name_lists_the_names(verb, capsys):
-    with pytest.raises(SystemExit):
-        main([verb, "nonsense"])
-    out = capsys.readouterr().out
-    assert [name for name in {"table": TABLES, "figure": FIGURES}[verb] if name not in out] == []
 
 
 STOPPED = dataclasses.replace(CAPSNET, epochs=2, stop_at_error=100.0)

@@ -33,7 +33,7 @@ CALL = (
 
 
 def words(folder, *more):
-    return ["reproduce", "--budget", "small", "--seeds", "2", "--out", str(folder), *more]
+    return ["papers", "reproduce", "--budget", "small", "--seeds", "2", "--out", str(folder), *more]
 
 
 @pytest.fixture(scope="module")
@@ -240,5 +240,5 @@ class TestThePage:
 
 def test_an_unknown_paper_is_an_error(tmp_path):
     with registered(), pytest.raises(SystemExit):
-        main(["reproduce", "made2025", "--out", str(tmp_path)])
+        main(["papers", "reproduce", "made2025", "--out", str(tmp_path)])
     assert os.listdir(tmp_path) == []

@@ -143,7 +143,7 @@ def all_kinds(folder: Path, images: Path, run: Path, canary: Path) -> dict[str, 
     kinds |= {
         "npz": Kind(
             [npz],
-            lambda p: command("data", "show", "npz", "--path", p, "--out", sheet),
+            lambda p: command("data", "show", p, "--out", sheet),
             "a.npz",
             BYTES,
             hostile_npz(evil, canary),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from capsella.cli import main
-from capsella.cli.main import VERBS
+from capsella.cli.main import COMMANDS
 from tests.trained import CLASSES, PER_CLASS, draw
 
 SMALL = ["--size", "20", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--precision", "32-true"]
@@ -30,7 +30,7 @@ def import_all() -> None:
     import torch.onnx
     import torch.utils.tensorboard  # noqa: F401
 
-    for verb in VERBS:
+    for verb in COMMANDS:
         importlib.import_module(f"capsella.cli.{verb}")
 
 
@@ -46,7 +46,7 @@ def make_images(folder: Path, per_class: int = PER_CLASS) -> Path:
 
 def make_run(images: Path, folder: Path) -> Path:
     """A network trained on them for an epoch."""
-    ended = learned(command("train", "images-efficient", "--data.path", images, *SMALL, "--out", folder), 600)
+    ended = learned(command("train", "images-efficient", "--data", images, *SMALL, "--out", folder), 600)
     assert ended.code == 0, ended.said
     return folder
 

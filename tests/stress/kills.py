@@ -151,13 +151,13 @@ def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
     def predict(out: Path) -> None:
         command("predict", run, images, "--out", out / "p.csv", "--batch-size", 2, "--workers", 0, "--resume")()
 
-    compare = ["compare", str(images), "--models", "mazzia2021_efficient_capsnet", "hinton2018_cnn", "--seeds", "0",
+    compare = ["compare", str(images), "--models", "mazzia2021_efficient_capsnet", "hinton2018_cnn", "--seeds", "1",
                "--rates", "1", "--epochs", "1", "--sizes", "1", "--size", "20", "--accelerator", "cpu",
                "--out"]  # fmt: skip
 
     def night(out: Path) -> None:
         with registered():
-            main(["reproduce", "--budget", "small", "--seeds", "1", "--out", str(out / "night")])
+            main(["papers", "reproduce", "--budget", "small", "--seeds", "1", "--out", str(out / "night")])
 
     def search(out: Path) -> None:
         from capsella.experiments.search import run_search, trials

@@ -130,7 +130,7 @@ def test_table_4_takes_the_set_with_the_most_classes(classes, sets, largest, mon
 
 def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
     words = ["--data", tiny, "--out", str(tmp_path)]
-    main(["table", "forslov2018-table3", *words])
+    main(["papers", "run", "forslov2018-table3", *words])
     path = tmp_path / "forslov2018-table3-small-tiny.json"
     values = json.loads(path.read_text())
     assert values["heads"] == ["network", "INIT-NET", "mini paper", "mini ours", "basic paper", "basic ours"]
@@ -145,9 +145,9 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
         assert row["cells"][3] == f"{row['sets']['mini']['accuracy']:.3f}"
 
     monkeypatch.setattr(training, "train", None)  # what is finished is read
-    main(["table", "forslov2018-table3", *words])
+    main(["papers", "run", "forslov2018-table3", *words])
     assert json.loads(path.read_text()) == values
-    main(["table", "forslov2018-table4", *words])
+    main(["papers", "run", "forslov2018-table4", *words])
     path = tmp_path / "forslov2018-table4-small-tiny.json"
     robust = json.loads(path.read_text())
     for row, accuracy in zip(robust["rows"], values["rows"], strict=True):
@@ -157,7 +157,7 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
         points = {(point["perturbation"], point["strength"]) for point in row["points_by_seed"][0]}
         assert points == {(change, s) for change, most in tables.STRENGTHS.items() for s in (0, most)}
     monkeypatch.setattr(tables, "measure_robustness", None)  # kept in the runs' folders
-    main(["table", "forslov2018-table4", *words])
+    main(["papers", "run", "forslov2018-table4", *words])
     assert json.loads(path.read_text()) == robust
 
     table = TABLES["forslov2018-table3"]("small").on(tiny)  # made of the first runs alone
@@ -209,7 +209,7 @@ def draw(tiny, tmp_path):
     """Draw a figure by its number; return its JSON."""
 
     def call(number, *words):
-        main(["figure", f"forslov2018-{number}", "--data", tiny, "--out", str(tmp_path), *words])
+        main(["papers", "run", f"forslov2018-{number}", "--data", tiny, "--out", str(tmp_path), *words])
         path = tmp_path / f"forslov2018-figure{number}-small-tiny.png"
         with Image.open(path) as picture:
             assert min(picture.size) > 250

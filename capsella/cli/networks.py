@@ -1,0 +1,113 @@
+"""Trained networks on a command line: a run, a comparison (its recommended network), or an exported folder."""
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capsella.errors import CapsellaError, check_argument
+from capsella.files import read_json
+
+if TYPE_CHECKING:
+    from capsella.data import ImageSet
+    from capsella.models import ImageClassifier
+    from capsella.training import Run
+
+
+def run_folder(path: Path) -> Path:
+    """Return the folder of a run; of a comparison, that of its recommended network.
+
+    Raises:
+        CapsellaError: a comparison that recommends no network.
+    """
+    if (path / "config.json").exists() or not (path / "compare.json").exists():
+        return path
+    recommended = read_json(path / "compare.json").get("recommended_run")
+    if recommended is None:
+        raise CapsellaError(f"{path}: this comparison recommends no network; name one of the runs in it")
+    return path / recommended
+
+
+def open_run(path: Path) -> "Run":
+    """Load a run, and warn if its training was interrupted.
+
+    Raises:
+        CapsellaError: no run there; or an exported network, of which neither recipe nor images are known.
+    """
+    from capsella.training import RunFolder, load_run
+    from capsella.training.checkpoint import read_progress
+
+    folder = run_folder(path)
+    if (folder / "model.json").exists() and not (folder / "config.json").exists():
+        raise CapsellaError(f"{folder} holds an exported network; this command needs a run, with recipe and images")
+    run, files = load_run(folder), RunFolder(folder)
+    if files.checkpoint.exists() and not files.is_trained:
+        try:
+            where = f"after epoch {read_progress(files.checkpoint).epoch} of {run.recipe.epochs}"
+        except CapsellaError as error:  # the weights are complete all the same
+            where = f", and {error}"
+        resume = f"capsella train --resume {shlex.quote(str(folder))}"
+        print(f"WARNING: this training was interrupted {where}; continue it with {resume}", file=sys.stderr)
+    return run
+
+
+def open_runs(paths: Sequence[Path]) -> "dict[str, Run]":
+    """Load runs by the names that tell them apart."""
+    from capsella.training import run_names
+
+    folders = [run_folder(path) for path in paths]
+    return dict(zip(run_names(folders), map(open_run, folders), strict=True))
+
+
+def open_network(path: Path) -> "tuple[ImageClassifier, Run | None]":
+    """Load a network, and its run unless it is an exported folder."""
+    from capsella.models import ImageClassifier
+
+    folder = run_folder(path)
+    if (folder / "model.json").exists() and not (folder / "config.json").exists():
+        return ImageClassifier.from_pretrained(folder).eval(), None
+    run = open_run(folder)
+    return run.model, run
+
+
+def shared_test_images(runs: "Mapping[str, Run]", purpose: str) -> "tuple[str, ImageSet]":
+    """Return the name and the test images of the first run, which must be the test images of all runs.
+
+    Args:
+        runs: by name.
+        purpose: as for `single_images`.
+
+    Raises:
+        CapsellaError: a run was tested on other images, so that these may be among its training images.
+    """
+    from capsella.data import single_images
+    from capsella.training import RunFolder, load_splits
+
+    (first, run), *others = runs.items()
+    splits = load_splits(run, skip_broken=True)
+    test, digests = single_images(splits.test, purpose), RunFolder(run.folder).images()
+    for name, other in others:
+        if digests is not None and RunFolder(other.folder).images() == digests and other.recipe.data == run.recipe.data:
+            continue
+        theirs = single_images(load_splits(other, skip_broken=True).test, purpose)
+        check_argument(test.classes == theirs.classes, f"have the classes of {first}", **{name: theirs.classes})
+        size = (*test.image_size, test.channels)
+        check_argument(
+            size == (*theirs.image_size, theirs.channels),
+            f"take images like {first}, of {size}",
+            **{name: (*theirs.image_size, theirs.channels)},
+        )
+        known, seen = _digests(test), _digests(theirs)
+        if known != seen:
+            same = f"{(known & seen).total()} of {len(test)}"
+            raise CapsellaError(f"{name}: was tested on other images than {first}; {same} test images are the same")
+    return splits.name, test
+
+
+def _digests(images: "ImageSet") -> Counter[tuple[str, int]]:
+    """Count the images by pixels and label."""
+    from capsella.data import pixel_digests
+
+    return Counter(zip(pixel_digests(images), images.labels.tolist(), strict=True))

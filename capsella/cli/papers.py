@@ -1,0 +1,172 @@
+"""`capsella papers`."""
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from capsella.cli.flags import Group, parse, positional
+from capsella.cli.screen import by_paper, console, list_entries, show
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, pluralize, unknown_name
+from capsella.ray_cluster import Place, joined
+
+if TYPE_CHECKING:
+    from capsella.reproduce import Entry, Job, Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Papers:
+    """Run published tables and figures, or reproduce papers.
+
+        capsella papers list               list the tables and figures of each paper
+        capsella papers run NAME           train what one needs, and print its numbers beside ours
+        capsella papers reproduce [PAPER]  train all of them, and write one page
+
+    Interrupted and called again, a command continues.
+    """
+
+    action: Annotated[Literal["list", "run", "reproduce"], *positional("list|run|reproduce", "What to do.")]
+    name: Annotated[str | None, *positional("[NAME]", "A table or figure to run, or a paper to reproduce.")] = None
+    budget: Literal["small", "medium", "full"] | None = None
+    """small: few images and epochs, to compare the rows with one another. medium: hours per row on two cores. full: the
+    paper's own training. Default: small for a table or figure, medium for a paper."""
+    seeds: int | None = None
+    """Train each row with this many seeds (default 1); to reproduce, each row that a claim compares (default 3)."""
+    data: str | None = None
+    """With run: other sources of images, with commas between them, e.g. smallnorb-jpeg for smallnorb."""
+    hours: float | None = None
+    """With reproduce: plan what fits into this time. Default: everything."""
+    stand_ins: bool = False
+    """With reproduce: use similar images where a paper's are not available, and say so on the page."""
+    out: Path | None = None
+    """Folder of the runs and results. Default: runs/NAME-BUDGET, one for all tables of a family."""
+    dry_run: bool = False
+    """With reproduce: measure, print the plan, and train nothing."""
+    place: Annotated[Place, Group] = Place()
+
+    def __post_init__(self) -> None:
+        check_minimum(1, seeds=self.seeds)
+        check_argument(self.hours is None or self.hours > 0, "be above 0", hours=self.hours)
+        check_argument(self.name is not None or self.action != "run", "be given: capsella papers list", name=self.name)
+
+
+def run(arguments: list[str]) -> None:
+    """List, run or reproduce."""
+    options = parse(Papers, arguments or ["--help"], "papers")
+    if options.action == "list":
+        _list()
+    elif options.action == "run":
+        _run(options)
+    else:
+        _reproduce(options, shlex.join(["capsella", "papers", *arguments]))
+
+
+def _list() -> None:
+    from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
+
+    tables, figures = {**TABLES, **OWN_TABLES}, dict(FIGURES)
+    texts: dict[str, str] = {}
+    for name, make in tables.items():
+        table: Any = make("full")
+        texts[name] = f"{table.title}; {len(table.rows)} rows"
+    texts |= {name: str(make("full").title) for name, make in figures.items()}
+    list_entries({paper: [(name, texts[name]) for name in names] for paper, names in by_paper(texts).items()})
+
+
+def _run(options: Papers) -> None:
+    from capsella.data import source_names
+    from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
+    from capsella.papers.table_types import draw_table
+
+    name, budget = options.name or "", options.budget or "small"
+    registered: dict[str, Any] = {**TABLES, **OWN_TABLES, **FIGURES}
+    if name not in registered:
+        raise unknown_name("name", name, registered)
+    published, seeds = registered[name](budget), options.seeds or 1
+    command = f"capsella papers run {name} --budget {budget} --seeds {seeds}"
+    if options.data is not None:
+        for source in options.data.split(","):
+            if source not in source_names():
+                raise unknown_name("data", source, source_names())
+        published, command = published.on(options.data), f"{command} --data {options.data}"
+    parts = (published.family or name, budget, options.data)
+    folder = options.out or Path("runs", "-".join(part for part in parts if part))
+    with joined(options.place):
+        values = published.run(folder, tuple(range(seeds)), command, console())
+    path = published.path(folder)
+    if name in FIGURES:
+        print(values["title"], values["measured"], values["note"], sep="\n")
+        print(f"drawn in {path}, with its numbers in {path.with_suffix('.json').name}")
+    else:
+        show(draw_table(values))
+        print(f"written to {path}")
+
+
+def _reproduce(options: Papers, command: str) -> None:
+    """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
+    from capsella.papers.published import FIGURES, TABLES
+    from capsella.reproduce import ImageCounts, Night, Speeds, find_entries, jobs_of, make_plan, write_page
+    from capsella.reproduce.page import Reproduction
+
+    began, budget, seeds = time.monotonic(), options.budget or "medium", options.seeds or 3
+    if options.data is not None:
+        raise ArgumentError("data", "come with run", options.data)
+    papers = by_paper([*TABLES, *FIGURES])
+    if options.name is not None and options.name not in papers:
+        raise unknown_name("paper", options.name, papers)
+    folder, out = options.out or Path("runs", f"reproduce-{budget}"), console()
+    out.print("looking for the images", markup=False)
+    counts = ImageCounts(folder)
+    entries, missing = find_entries(options.name, budget, folder, counts, stand_ins=options.stand_ins)
+    if not entries:
+        raise CapsellaError("\n".join(["no table or figure has its images", *_left_out(missing)]))
+    jobs, speeds = jobs_of(entries, seeds), Speeds(folder, out, counts)
+    plan = make_plan(jobs, lambda job: speeds.seconds(job.row.recipe), options.hours)
+    _print_plan(plan, entries, jobs)
+    print(*_left_out(missing), sep="\n", end="\n" if missing else "")
+    if options.dry_run:
+        return
+    night = Night(folder, entries, seeds, out, began=began)
+
+    def page() -> Path:
+        return write_page(Reproduction(night, missing, jobs, plan, command), folder)
+
+    with joined(options.place):
+        night.run(plan, page)
+    print(f"page    {page()}")
+
+
+def _left_out(missing: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason, with all tables and figures that it concerns."""
+    names: dict[str, list[str]] = {}
+    for name, why in missing.items():
+        names.setdefault(why, []).append(name)
+    return [f"left out {', '.join(of)}: {why}" for why, of in names.items()]
+
+
+def _print_plan(plan: "Plan", entries: "Sequence[Entry]", jobs: "Sequence[Job]") -> None:
+    """Print a row for each table or figure, each run counted where it comes first."""
+    from rich.table import Table
+
+    from capsella.experiments import format_duration
+
+    table = Table("table or figure")
+    for head in ("finished", "to come", "left out", "time"):
+        table.add_column(head, justify="right")
+    for entry in entries:
+        planned = [run for run in plan.runs if run.job.entries[0] == entry.name]
+        gone = [run for run in plan.left_out if run.job.entries[0] == entry.name]
+        over = sum(job.is_over and job.entries[0] == entry.name for job in jobs)
+        seconds = format_duration(sum(run.seconds for run in planned)) if planned else "–"
+        table.add_row(entry.name, str(over), str(len(planned)), str(len(gone)), seconds)
+    show(table)
+    limit = "" if plan.hours is None else f" of {plan.hours:g} h"
+    print(
+        f"{pluralize(len(plan.runs), 'run')} to come, {plan.over} finished. "
+        f"Planned: {format_duration(plan.seconds)}{limit}, from a few steps of each network here. "
+        "The first seed of every row comes before any second seed."
+    )
+    for run in plan.left_out:
+        print(f"left out, {format_duration(run.seconds)}: {run.job.row.cost}, seed {run.job.seed}")

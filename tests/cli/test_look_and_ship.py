@@ -1,0 +1,152 @@
+"""`capsella explore`, `export` and `bench`."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from jaxtyping import config
+from PIL import Image
+
+from capsella.bench.backends import BACKENDS
+from capsella.cli import explore
+from capsella.data import ImageSet
+from capsella.image_options import CellCut
+from capsella.models import create_model
+
+
+class TestExplore:
+    @pytest.fixture
+    def opened(self, monkeypatch, tmp_path):
+        """Names of runs that were opened, and calls of `capsella train`; nothing is trained, loaded or served."""
+        opened, trained = [], []
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("capsella.cli.train.run", trained.append)
+        monkeypatch.setattr(
+            explore, "open_runs", lambda paths: {str(path): SimpleNamespace(adapted=None) for path in paths}
+        )
+        monkeypatch.setattr("capsella.explorer.server.check_port", lambda *_: None)
+        monkeypatch.setattr("capsella.share.shared.parted", lambda runs: (runs, {}))
+        monkeypatch.setattr("capsella.explorer.open_subject", lambda run, name, images, cnns: opened.append(name))
+        monkeypatch.setattr("capsella.explorer.server.serve", lambda subjects, **options: None)
+        return opened, trained
+
+    def test_without_a_run_the_demo_is_trained_only_if_there_is_none(self, cli, opened, tmp_path):
+        names, trained = opened
+        assert cli("explore").code == 0
+        assert trained == [["demo", "--out", "runs/demo"]]
+        (tmp_path / "runs" / "demo").mkdir(parents=True)
+        (tmp_path / "runs" / "demo" / "model.safetensors").touch()
+        assert cli("explore").out == ""
+        assert cli("explore", "runs/a", "runs/b").out == ""
+        assert (names, len(trained)) == (["runs/demo", "runs/demo", "runs/a", "runs/b"], 1)
+
+    def test_the_scale_of_uploaded_cells_is_set_in_every_run_that_crops_them(self, cli, opened, monkeypatch):
+        models = {"a": SimpleNamespace(cut=CellCut(True, 20.0)), "b": SimpleNamespace(cut=None)}
+        runs = {name: SimpleNamespace(model=model, adapted=None) for name, model in models.items()}
+        monkeypatch.setattr(explore, "open_runs", lambda paths: {str(path): runs[str(path)] for path in paths})
+        assert cli("explore", "a", "b", "--cell-radius", "33").code == 0
+        assert models["a"].cut == CellCut(True, 33.0)
+        assert cli("explore", "b", "--cell-radius", "33").code == 1
+
+    def test_pictures_of_images(self, cli, trained, images, broken, tmp_path):
+        file, out = images / "rows" / "rows00.png", tmp_path / "why"
+        answer = cli("explore", trained, "--data", broken, file, "--skip-broken", "--out", out)
+        assert answer.code == 0, answer.err
+        assert str(broken) in answer.err
+        assert answer.out.split() == [
+            str(out / f"rows00_{view}.png") for view in ("explained", "layer1", "graph", "votes")
+        ]
+        with Image.open(out / "rows00_explained.png") as picture:
+            assert min(picture.size) > 300
+        assert cli("explore", trained, "--data", broken, "--out", out).code == 1
+        assert cli("explore", trained, "--out", out).code == 1
+
+
+class TestExport:
+    @pytest.fixture(autouse=True)
+    def _without_shape_checks(self):
+        """While torch.export traces, sizes are symbols, which are no int to the annotations' checks."""
+        config.update("jaxtyping_disable", True)
+        yield
+        config.update("jaxtyping_disable", False)
+
+    def test_onnx(self, cli, copied):
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package, reason="needs the extra `export`")
+        _, run = copied
+        answer = cli("export", run)
+        assert answer.code == 0, answer.err
+        described = json.loads((run / "images-capsnet.onnx.json").read_text())
+        assert described["parity"]["images"] == 6
+        assert described["description"]["classes"] == ["columns", "rings", "rows"]
+
+    def test_a_file_that_differs_is_not_written(self, cli, trained, tmp_path, monkeypatch):
+        different = (lambda images: torch.rand(len(images), 3), {})
+        monkeypatch.setattr("capsella.export.ship.load_pt2", lambda path: different)
+        words = ("export", trained, "--format", "pt2", "--out", tmp_path / "x.pt2")
+        answer = cli(*words)
+        assert (answer.code, "differs from PyTorch" in answer.err) == (1, True)
+        assert not list(tmp_path.iterdir())
+        assert cli(*words, "--tolerance", 1.5, "--flips", 100).code == 0
+
+
+class TestBench:
+    def test_a_run_as_table_and_json(self, cli, trained, tmp_path):
+        words = ["bench", trained, "--backends", "eager", "native", "--threads", 1, "--calls", 100]
+        answer = cli(*words, "--out", tmp_path / "b.json")
+        assert answer.code == 0, answer.err
+        (values,) = json.loads((tmp_path / "b.json").read_text())["networks"].values()
+        assert BACKENDS["eager"] in answer.out
+        for name, row in values["backends"].items():
+            latency = row["latency_ms"]
+            assert 0 < latency["p50"] <= latency["p95"] <= latency["p99"], name
+            assert row["throughput"]["images_per_second"] > 0
+            assert row["largest_difference_from_eager"] < 1e-4
+        assert set(values["backends"]) | set(values["unavailable"]) == {"eager", "native"}
+
+    def test_several_networks_continue_where_they_stopped(self, cli, tmp_path, monkeypatch):
+        made = []
+
+        def tiny(name):
+            made.append(name)
+            if name == "sabour2017_cnn" and len(made) == 2:
+                raise KeyboardInterrupt
+            model = create_model("sabour2017_cnn", image_size=6)
+            pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
+            return model, ImageSet(pixels, torch.zeros(5, dtype=torch.long), model.classes), "random images"
+
+        monkeypatch.setattr("capsella.cli.bench._model_and_images", tiny)
+        out, names = tmp_path / "b.json", ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
+        words = ["bench", *names, "--backends", "eager", "--calls", 100, "--out", out]
+        assert cli(*words, "--threads", 1).code == 130
+        first = json.loads(out.read_text())["networks"]
+        assert list(first) == ["sabour2017_capsnet"]
+        assert cli(*words, "--threads", 1, "--resume").code == 0
+        assert made == ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cnn"]  # once each after the interruption
+        values = json.loads(out.read_text())
+        assert values["networks"]["sabour2017_capsnet"] == first["sabour2017_capsnet"]
+        assert cli(*words, "--threads", 2, "--resume").code == 1  # measured with other settings
+        out.write_text(json.dumps(values | {"environment": values["environment"] | {"cpu": "an abacus"}}))
+        assert "an abacus" in cli(*words, "--threads", 1, "--resume").err
+
+    def test_training_with_and_without_decoder(self, cli, tmp_path):
+        out, name = tmp_path / "t.json", "hinton2018_matrix_capsnet_small"
+        quick = ("--size", 17, "--classes", 3, "--channels", 2, "--seconds", 0, "--batch", 1, "--out", out)
+        assert cli("bench", name, "hinton2018_cnn", "--training", *quick).code == 0
+        values = json.loads(out.read_text())
+        assert [row["network"] for row in values["rows"][:3]] == [name, f"{name} + decoder", "hinton2018_cnn"]
+        assert {(*row["image_size"], row["channels"]) for row in values["rows"]} == {(17, 17, 2)}
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (("sabour2017_capsnt",), "did you mean sabour2017_capsnet"),
+            (("hinton2018_cnn", "--resume"), "--out"),
+            (("hinton2018_cnn", "--backends", "egaer"), "did you mean eager"),
+        ],
+    )
+    def test_errors(self, cli, words, text):
+        answer = cli("bench", *words)
+        assert answer.code in (1, 2)
+        assert text in " ".join(answer.err.replace("│", " ").split())
