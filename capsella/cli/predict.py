@@ -104,6 +104,7 @@ def run(arguments: list[str]) -> None:
             sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
         out = None if options.out is None else Path(options.out)
         work |= {"workers": options.workers, "overwrite": options.overwrite, "console": console(stderr=True)}
+        work |= {} if options.range is None else {"most_outside": 1.0}
         summary = predict_table(model, local, out, **work)
     lines = prediction_lines(summary, columns)
     if options.out is not None:

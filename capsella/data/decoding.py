@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from capsella.data.reading import read_image
+from capsella.data.reading import Loss, measure_loss, read_image
 from capsella.errors import CapsellaError, check_minimum
 from capsella.image_options import CellCut, ValueRange
 
@@ -33,12 +33,13 @@ class Chunk:
 
     files: their names. reasons: what is wrong with each, None where it was read. pixels: those that were read, in
     order, [k c h w], 0..255; NumPy's, because PyTorch passes tensors on in shared memory, of which containers have
-    little.
+    little. losses: of those that were read, what is not seen of them.
     """
 
     files: tuple[str, ...]
     reasons: tuple[str | None, ...]
     pixels: UInt8[np.ndarray, "k c h w"]
+    losses: tuple[Loss, ...] = ()
 
 
 def decode_files(
@@ -85,18 +86,18 @@ def _chunks(files: Iterable[str], size: int) -> Iterator[tuple[str, ...]]:
 def _read(
     files: Sequence[str], size: tuple[int, int], channels: int, value_range: ValueRange | None, cut: CellCut | None
 ) -> Chunk:
-    pixels, read = np.empty((len(files), channels, *size), np.uint8), 0
+    pixels, losses = np.empty((len(files), channels, *size), np.uint8), list[Loss]()
     reasons: list[str | None] = []
     for file in files:
         try:
-            pixels[read] = read_image(Path(file), size, channels, value_range, cut).numpy()
-            read += 1
+            pixels[len(losses)] = read_image(Path(file), size, channels, value_range, cut).numpy()
+            losses.append(measure_loss(Path(file), size, value_range, cut))
             reasons.append(None)
         except CapsellaError as error:
             reasons.append(str(error).removeprefix(f"{file}: "))
         except MemoryError:
             reasons.append("decoding it takes more memory than there is")
-    return Chunk(tuple(files), tuple(reasons), pixels[:read])
+    return Chunk(tuple(files), tuple(reasons), pixels[: len(losses)], tuple(losses))
 
 
 def _in_processes(
@@ -175,7 +176,8 @@ class _Workers:
         except BrokenProcessPool:
             parts = list(self._one_by_one(files))
         reasons = tuple(reason for part in parts for reason in part.reasons)
-        return Chunk(tuple(files), reasons, np.concatenate([part.pixels for part in parts]))
+        losses = tuple(loss for part in parts for loss in part.losses)
+        return Chunk(tuple(files), reasons, np.concatenate([part.pixels for part in parts]), losses)
 
     def _one_by_one(self, files: Sequence[str]) -> Iterator[Chunk]:
         single = _start(1)  # of its own: nothing but the file it reads can end it

@@ -39,8 +39,21 @@ class PassedOver:
         for entry in sorted(folder.iterdir()):
             if is_image(entry):
                 self.add("image beside the class folders", entry)
-            elif not entry.name.startswith(".") and not entry.is_dir():
+            else:
+                self.add_other(entry)
+
+    def add_other(self, entry: Path) -> None:
+        """Count what is not read: files other than images, and hidden images or folders with images.
+
+        macOS writes `._NAME` beside every file on some disks; these are no images.
+        """
+        if not entry.name.startswith("."):
+            if not entry.is_dir():
                 self.add_file(entry)
+        elif _is_hidden_image(entry):
+            self.add("hidden image", entry)
+        elif entry.is_dir() and any(is_image(inner) or _is_hidden_image(inner) for inner in _inside(entry)):
+            self.add("hidden folder of images", entry)
 
     def notes(self) -> tuple[str, ...]:
         """At most one line."""
@@ -57,6 +70,8 @@ def _plural(kind: str) -> str:
     first, *rest = kind.split(" ", 1)
     if kind.startswith("."):
         return f"{kind}s"
+    if first == "hidden":
+        return f"hidden {_plural(rest[0])}"
     return {"dangling": "dangling links", "pipe": "pipes or devices"}.get(first, " ".join([f"{first}s", *rest]))
 
 
@@ -65,14 +80,26 @@ def is_image(path: Path) -> bool:
     return path.name.lower().endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
 
 
+def _is_hidden_image(path: Path) -> bool:
+    name = path.name
+    return name.startswith(".") and not name.startswith("._") and name.lower().endswith(ENDINGS) and path.is_file()
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
 def walk(folder: Path, passed_over: PassedOver, above: frozenset[Path] = frozenset()) -> list[Path]:
     """The image files of a folder and its sub-folders; `above` are the real folders on the way here."""
     found = []
     for entry in sorted(folder.iterdir()):
         if is_image(entry):
             found.append(entry)
-        elif not entry.name.startswith(".") and not entry.is_dir():
-            passed_over.add_file(entry)
+        else:
+            passed_over.add_other(entry)
     above = above | {folder.resolve()}
     for name in sub_folders(folder, above):
         found += walk(folder / name, passed_over, above)

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image, ImageFile, ImageOps
+from PIL import ExifTags, Image, ImageFile, ImageOps
 from torch import Tensor
 
 from capsella.data.depth import FORMATS, depth_of, read_values, to_8_bits
@@ -98,6 +99,30 @@ def decode(
                 "as --range 0 4095, or save it with 8 bits"
             )
         return to_tensor(Image.fromarray(to_8_bits(read_values(file), value_range)), size, channels, cut)
+
+
+class Loss(NamedTuple):
+    """What a network does not see of a file: the proportion that is cropped away, and of values outside its range."""
+
+    cropped: float
+    outside: float
+
+
+def measure_loss(
+    file: Path | BytesIO, size: tuple[int, int], value_range: ValueRange | None = None, cut: CellCut | None = None
+) -> Loss:
+    """Measure what `read_image` loses of a file that it can read."""
+    with opened(file, str(file)) as image:
+        width, height = image.size
+        if image.getexif().get(ExifTags.Base.Orientation, 1) >= 5:  # it lies on its side
+            width, height = height, width
+        is_deep = depth_of(image) is not None
+    ratio = (width / height) / (size[1] / size[0])
+    outside = 0.0
+    if is_deep and value_range is not None:
+        values = read_values(file)
+        outside = float(((values < value_range[0]) | (values > value_range[1])).mean())
+    return Loss(0.0 if cut is not None else 1 - min(ratio, 1 / ratio), outside)
 
 
 @contextmanager

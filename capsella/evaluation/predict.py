@@ -18,7 +18,7 @@ from torch import Tensor
 from capsella import ray_cluster
 from capsella.data.decoding import Chunk, decode_files
 from capsella.data.listing import PassedOver, spread, walk
-from capsella.data.reading import ENDINGS, decode, rgb_images
+from capsella.data.reading import ENDINGS, Loss, decode, measure_loss, rgb_images
 from capsella.data.stained import SAMPLED, nuclear_radii
 from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize
 from capsella.evaluation.tables import (
@@ -39,6 +39,7 @@ from capsella.uncertainty import OODDetector
 
 LIST = ".txt"  # the ending of a file with a path per line
 FEWEST_CELLS = 20  # with fewer, the mix of classes moves the median radius
+MOST_OUTSIDE = 0.5  # proportion of values outside the learned range above which a file is not predicted
 _FEW = 500  # images that are decoded sooner than worker processes start
 _MOST_WORKERS = 8
 
@@ -128,6 +129,7 @@ def predict_files(
     unreadable: list[UnreadableFile] | None = None,
     classes: int = 1,
     detector: OODDetector | None = None,
+    most_outside: float = MOST_OUTSIDE,
 ) -> Iterator[Prediction]:
     """Classify image files, resized and converted to 8 bits as in training, in the order of `image_files`.
 
@@ -139,11 +141,20 @@ def predict_files(
         unreadable: files that cannot be read are appended here. None raises an error instead.
         classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
         detector: `model.ood_detector`, for the scores of each image; None skips them.
+        most_outside: in files of more than 8 bits, the proportion of values outside the range that the network was
+            trained with, above which a file counts as one that cannot be read.
     """
     files, any_read = find_images(paths), False
-    for outcomes in _predict_batches(
-        model, map(str, files), batch_size=batch_size, workers=workers, classes=classes, detector=detector
-    ):
+    batches = _predict_batches(
+        model,
+        map(str, files),
+        batch_size=batch_size,
+        workers=workers,
+        classes=classes,
+        detector=detector,
+        most_outside=most_outside,
+    )
+    for outcomes in batches:
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
                 any_read = True
@@ -167,6 +178,7 @@ def predict_table(
     overwrite: bool = False,
     classes: int = 1,
     columns: UncertaintyColumns | None = None,
+    most_outside: float = MOST_OUTSIDE,
     console: Console | None = None,
 ) -> PredictionSummary:
     """Classify image files into a table with one row per file; files that cannot be read have a row with the reason.
@@ -183,6 +195,7 @@ def predict_table(
         resume, overwrite: add to a table of the same model and options, or replace it.
         classes: classes that an image shows, 2 for a model of pairs.
         columns: the columns behind the activations.
+        most_outside: as for `predict_files`.
         console: for progress.
     """
     check_minimum(0, workers=workers)
@@ -198,6 +211,7 @@ def predict_table(
             workers=_choose_workers(len(missing), workers),
             classes=classes,
             detector=columns.active_detector,
+            most_outside=most_outside,
         )
         with _progress(console or Console(quiet=True), len(files), len(files) - len(missing)) as advance:
             for outcomes in batches:
@@ -205,7 +219,7 @@ def predict_table(
                 advance(len(outcomes))
     summary = table.summary
     if summary.unreadable == summary.rows:
-        raise CapsellaError(f"none of the {summary.rows} images could be read; the column error tells why")
+        raise CapsellaError(f"none of the {summary.rows} images could be read, for example: {summary.first_error}")
     return summary
 
 
@@ -224,6 +238,7 @@ def _predict_batches(
     workers: int,
     classes: int,
     detector: OODDetector | None,
+    most_outside: float,
 ) -> Iterator[list[Prediction | UnreadableFile]]:
     """Yield the outcomes of `batch_size` files at a time, in order."""
     check_minimum(1, batch_size=batch_size)
@@ -232,24 +247,30 @@ def _predict_batches(
     quick = optimize_for_inference(without_unused_decoder(model, detector))
     shape = model.image_size, model.channels, model.value_range, model.cut
     for chunk in decode_files(files, *shape, chunk=batch_size, workers=workers):
-        yield predict_chunk(quick, chunk, classes, detector)
+        yield predict_chunk(quick, chunk, classes, detector, most_outside)
 
 
 def predict_chunk(
-    model: ImageClassifier, chunk: Chunk, classes: int, detector: OODDetector | None
+    model: ImageClassifier, chunk: Chunk, classes: int, detector: OODDetector | None, most_outside: float
 ) -> list[Prediction | UnreadableFile]:
-    """Return the outcome of each file of a chunk."""
+    """Return the outcome of each file of a chunk. Above `most_outside` of its values outside the range, it is none."""
     rows = _outputs(model, chunk.pixels, detector) if len(chunk.pixels) else iter(())
+    losses = iter(chunk.losses)
     outcomes: list[Prediction | UnreadableFile] = []
     for file, reason in zip(map(Path, chunk.files), chunk.reasons, strict=True):
         if reason is not None:
             outcomes.append(UnreadableFile(file, reason))
             continue
-        row, scores = next(rows)
+        (row, scores), loss = next(rows), next(losses)
+        if loss.outside > most_outside and model.value_range is not None:
+            low, high = model.value_range
+            text = f"{loss.outside:.0%} of its values lie outside the learned range {low:g} to {high:g}"
+            outcomes.append(UnreadableFile(file, f"{text}; --range LOW HIGH sets another"))
+            continue
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the activations are NaN or infinite; the weights are broken, train again")
         named = " + ".join(model.classes[k] for k in strongest_first(row, classes).tolist())
-        outcomes.append(Prediction(file, named, row, scores))
+        outcomes.append(Prediction(file, named, row, scores, loss.outside, loss.cropped))
     return outcomes
 
 
@@ -399,15 +420,16 @@ class _ClusterPredictor:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> Any:
         """Predict one batch."""
-        model, pixels = self.model, []
+        model, pixels, losses = self.model, [], list[Loss]()
         reasons: list[str | None] = []
         for name, content in zip(batch["path"].tolist(), batch["bytes"].tolist(), strict=True):
             try:
                 shape = model.image_size, model.channels, model.value_range, model.cut
                 pixels.append(decode(BytesIO(content), name, *shape).numpy())
+                losses.append(measure_loss(BytesIO(content), model.image_size, *shape[2:]))
                 reasons.append(None)
             except (CapsellaError, MemoryError) as error:
                 reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")
         images = np.stack(pixels) if pixels else np.empty((0, model.channels, *model.image_size), np.uint8)
-        chunk = Chunk(tuple(batch["path"].tolist()), tuple(reasons), images)
-        return self.table.to_arrow(predict_chunk(model, chunk, self.classes, self.detector))
+        chunk = Chunk(tuple(batch["path"].tolist()), tuple(reasons), images, tuple(losses))
+        return self.table.to_arrow(predict_chunk(model, chunk, self.classes, self.detector, MOST_OUTSIDE))

@@ -28,6 +28,7 @@ from capsella.uncertainty import (
 )
 
 PART_ROWS = 10_000  # rows of a Parquet file
+LEAST_LOSS = 0.01  # proportion of an image, or of its values, that is worth a note
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +125,24 @@ class UncertaintyColumns:
 
 @dataclass
 class PredictionSummary:
-    """Counts of a table's rows: all, files that could not be read, unsure predictions, OOD images."""
+    """Counts of a table's rows, and what was not seen of the files that were read now.
+
+    Attributes:
+        rows, unreadable, unsure, ood: all rows, files that could not be read, unsure predictions, OOD images.
+        cropped, most_cropped: files of which at least 1 % was cropped away, and the largest proportion.
+        first_error: why the first of the unreadable files could not be read.
+        outside, most_outside: files with at least 1 % of the values outside the learned range, likewise.
+    """
 
     rows: int = 0
     unreadable: int = 0
     unsure: int = 0
     ood: int = 0
+    first_error: str = ""
+    cropped: int = 0
+    most_cropped: float = 0.0
+    outside: int = 0
+    most_outside: float = 0.0
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> "PredictionSummary":
@@ -143,8 +156,16 @@ class PredictionSummary:
         """Count one record."""
         self.rows += 1
         self.unreadable += bool(record.get("error"))
+        self.first_error = self.first_error or record.get("error") or ""
         self.unsure += record.get("unsure") in (True, "true")
         self.ood += record.get("in_distribution") in (False, "false")
+
+    def add_loss(self, prediction: Prediction) -> None:
+        """Count what was not seen of a file."""
+        self.cropped += prediction.cropped >= LEAST_LOSS
+        self.outside += prediction.outside >= LEAST_LOSS
+        self.most_cropped = max(self.most_cropped, prediction.cropped)
+        self.most_outside = max(self.most_outside, prediction.outside)
 
 
 class PredictionTable:
@@ -221,6 +242,8 @@ class OpenTable(ABC):
         self._write(outcomes)
         for outcome in outcomes:
             self.summary.add(self.table.record(outcome))
+            if isinstance(outcome, Prediction):
+                self.summary.add_loss(outcome)
 
     def _count_old(self, record: Mapping[str, Any]) -> None:
         if record.get("model") != self.table.model:

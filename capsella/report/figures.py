@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from capsella.errors import ArgumentError, warn_once
 from capsella.evaluation import PERTURBATIONS, OODReport, Robustness, Roc, SelectiveClassification, shares
@@ -293,19 +294,27 @@ def activation_bars(axes: Axes, activations: Float[np.ndarray, " classes"], clas
     axes.set_title(title, fontsize=10)
 
 
-def write_png(figure: Figure, path: Path) -> bytes:
-    """Write a figure as a PNG file, whole or not at all; returns the file's bytes."""
-    picture = png_bytes(figure)
+def write_png(figure: Figure, path: Path, source: Path | None = None) -> bytes:
+    """Write a figure as a PNG file; return its bytes. The file that it is made from, if given, is kept in it."""
+    picture = png_bytes(figure, {} if source is None else {"Source": printable(str(source.absolute()))})
     write_whole(path, lambda temporary: temporary.write_bytes(picture))
     return picture
 
 
-def png_bytes(figure: Figure) -> bytes:
-    """A figure as a PNG file."""
+def source_of(path: Path) -> str | None:
+    """Return the file that a PNG file was made from, as `write_png` kept it; None if there is none."""
+    if not path.exists():
+        return None
+    with Image.open(path) as picture:
+        return str(picture.info.get("Source", ""))
+
+
+def png_bytes(figure: Figure, metadata: Mapping[str, str] = {}) -> bytes:
+    """Return a figure as a PNG file."""
     buffer = io.BytesIO()
     with warnings.catch_warnings(record=True) as caught, rc_context({"font.sans-serif": _fonts()}):
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
-        figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
+        figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight", metadata=dict(metadata))
     for one in caught:
         if "missing from font" not in str(one.message):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)

@@ -1,6 +1,6 @@
 """What a model makes of single image files, each on pictures of its own: for `capsella explore`."""
 
-from collections import Counter
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from capsella.losses import strongest_first
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
-from capsella.report.figures import activation_bars, shorten, write_png
+from capsella.report.figures import activation_bars, shorten, source_of, write_png
 from capsella.report.image_grids import show, tweaks
 from capsella.report.routing_figures import graph_figure, layer_figure
 from capsella.report.routing_views import routed_layers, strongest_path
@@ -24,6 +24,7 @@ from capsella.report.tweaks import dimension_tweaks, largest_elements, offsets_a
 from capsella.report.vote_distances import VoteDistances, vote_distances_figure
 
 MOST_BARS = 12
+MOST_BYTES = 200  # of a stem: file systems allow names of 255 bytes
 NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"
 
 
@@ -63,13 +64,11 @@ def explain_images(
     taken: set[str] = set()
     pictures = []
     readable = [*_readable(model, find_images(paths), broken)]  # one that is broken stops before any is drawn
-    named = Counter(file.stem.casefold() for file, _ in readable)
     for file, pixels in tracked(readable, "Drawing"):
-        name = _unused(file.stem, taken)
-        title = file.name if named[file.stem.casefold()] == 1 else f"{file.parent.name}/{file.name}"
+        name, title = _unused(file, out, taken), f"{file.parent.name}/{file.name}".removeprefix("/")
         for view, figure in image_figures(model, pixels.float() / 255, title, classes):
             pictures.append(out / f"{name}_{view}.png")
-            write_png(figure, pictures[-1])
+            write_png(figure, pictures[-1], source=file)
     return pictures
 
 
@@ -112,11 +111,12 @@ def image_figures(
     yield "votes", vote_distances_figure(shown, [model.classes[parent] for parent in parents])
 
 
-def _unused(stem: str, taken: set[str]) -> str:
-    """`stem`, or the first of stem_2, stem_3, … that is not taken; takes it."""
+def _unused(file: Path, out: Path, taken: set[str]) -> str:
+    """Return the file's stem, or the first of stem_2, stem_3, … without pictures of another file; take it."""
+    stem = os.fsencode(file.stem)[:MOST_BYTES].decode("utf-8", "ignore")
     name, number = stem, 1
     # Some file systems hold A.png and a.png to be the same file.
-    while name.casefold() in taken:
+    while name.casefold() in taken or source_of(out / f"{name}_explained.png") not in (None, str(file.absolute())):
         number += 1
         name = f"{stem}_{number}"
     taken.add(name.casefold())

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
@@ -27,7 +28,7 @@ from capsella.evaluation import (
 )
 from capsella.evaluation.tables import PredictionTable
 from capsella.models import create_model
-from capsella.report.prose import column_notes
+from capsella.report.prose import column_notes, prediction_lines
 from capsella.training import fit_ood_detector
 from capsella.uncertainty import fit_calibration
 
@@ -51,7 +52,7 @@ def read(path):
 
 
 class TestFiles:
-    def test_folders_files_and_lists_name_each_file_once(self, folder, tmp_path):
+    def test_folders_files_and_lists_name_each_file_once(self, folder, tmp_path, save):
         (tmp_path / "list.txt").write_text(f"{folder / 'b.png'}\n\n{folder / 'notes.txt'}\n")
         names = [str(path.relative_to(folder)) for path in find_images([folder])]
         assert names == ["a.PNG", "b.png", "deeper/c.bmp"]
@@ -59,7 +60,11 @@ class TestFiles:
         assert twice == ["b.png", "notes.txt", "a.PNG", "c.bmp"]
         (tmp_path / "wide.txt").write_text("caf\u00e9.png\n", encoding="utf-16")  # as PowerShell writes it
         assert find_images([tmp_path / "wide.txt"]) == [Path("caf\u00e9.png")]
-        assert ".txt" in passed_over([folder])[0]
+        save(folder / ".other.png", 1)
+        (folder / "._b.png").write_bytes(b"written by macOS")
+        assert all(
+            text in passed_over([folder])[0] for text in (".txt", "2 hidden images", "1 hidden folder of images")
+        )
 
     def test_what_names_no_image(self, tmp_path):
         (tmp_path / "list.txt").write_text("\n")
@@ -94,6 +99,22 @@ class TestFiles:
         darkness.scale.data.fill_(torch.nan)
         with pytest.raises(CapsellaError, match=r"a\.PNG"):
             list(predict_files(darkness, [folder]))
+
+
+def test_what_is_not_seen_of_a_file_is_told(darkness, tmp_path):
+    """Sides that are cropped away, and values of more than 8 bits outside the range of the training."""
+    darkness.value_range = (0.0, 4095.0)
+    Image.new("L", (30, 6)).save(tmp_path / "wide.png")
+    for name, bright in (("few", 4), ("most", 30)):
+        values = np.full((6, 6), 2000, np.uint16)
+        values.flat[:bright] = 60_000
+        Image.fromarray(values).save(tmp_path / f"{name}.png")
+    summary = predict_table(darkness, [tmp_path], tmp_path / "p.csv")
+    assert (summary.rows, summary.unreadable, summary.cropped, summary.outside) == (3, 1, 1, 1)
+    assert (summary.most_cropped, summary.most_outside) == (pytest.approx(0.8), pytest.approx(4 / 36))
+    assert "4095" in read(tmp_path / "p.csv")[str(tmp_path / "most.png")]["error"]
+    assert len(prediction_lines(summary, UncertaintyColumns())) == 3
+    assert predict_table(darkness, [tmp_path], tmp_path / "q.csv", most_outside=1.0).unreadable == 0
 
 
 class TestTables:
