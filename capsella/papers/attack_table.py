@@ -56,10 +56,6 @@ class AttackTable(Published):
         """Return the same table on images of another source."""
         return replace(self, networks={name: row.on(source) for name, row in self.networks.items()})
 
-    def rows_to_train(self) -> tuple[Row, ...]:
-        """Return the runs."""
-        return self.rows
-
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.papers.budget import BudgetName
-from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
+from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
 from capsella.routing import DynamicRouting, EMRouting, SelfRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import register_recipe
@@ -133,13 +133,8 @@ VIEWPOINTS = (
 
 def cifar10(budget: BudgetName) -> ErrorTable:
     """Return the table of CIFAR-10: ResNet-20 with capsules of each routing, or with average pooling."""
-    return ErrorTable(
-        title="Hahn et al. 2019: CIFAR-10",
-        note=BUDGETS.note(budget) + BASELINES + "Numbers of the poster, of two capsule layers.",
-        columns=("routing",),
-        rows=error_rows(CIFAR10, lambda recipe: BUDGETS.limit(recipe, budget)),
-        caveat_text=few_images(budget),
-    )
+    note = BASELINES + "Numbers of the poster, of two capsule layers."
+    return error_table("Hahn et al. 2019: CIFAR-10", note, ("routing",), CIFAR10, BUDGETS, budget)
 
 
 def viewpoints(budget: BudgetName) -> ErrorTable:
@@ -149,10 +144,5 @@ def viewpoints(budget: BudgetName) -> ErrorTable:
         "with the spread loss. Errors on novel viewpoints, of the poster. The authors keep the epoch that is best on "
         "those very images."
     )
-    return ErrorTable(
-        title="Hahn et al. 2019: novel viewpoints",
-        note=BUDGETS.note(budget) + note,
-        columns=("viewpoints by", "routing"),
-        rows=error_rows(VIEWPOINTS, lambda recipe: BUDGETS.limit(recipe, budget)),
-        caveat_text=few_images(budget),
-    )
+    columns = ("viewpoints by", "routing")
+    return error_table("Hahn et al. 2019: novel viewpoints", note, columns, VIEWPOINTS, BUDGETS, budget)

@@ -2,8 +2,8 @@
 
 from capsella.data import NamedData
 from capsella.losses import LossOptions
-from capsella.papers.budget import Budget, BudgetName, Budgets
-from capsella.papers.table_types import ErrorTable, RowSpec, error_rows
+from capsella.papers.budget import BudgetName, Budgets, images, medium
+from capsella.papers.table_types import ErrorTable, RowSpec, error_table
 from capsella.routing import HeinsenRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import register_recipe
@@ -32,13 +32,10 @@ def heinsen2019_smallnorb() -> Recipe:
 
 # The small budget has an optimizer of its own, as the recipe's warm-up takes more steps than the whole budget.
 BUDGETS = Budgets(
-    Budget(per_class=200, validation_per_class=50, test_per_class=200, epochs=4, batch_size=20),
-    Budget(
-        epochs=20, epoch_images=10_000, batch_size=20, validation_per_class=100, cosine=True, ema=0.999,
-        precision="auto",
-    ),
+    images(200, 50, 200, 4, 20),
+    medium(10_000, 20),
     OptimizerOptions(learning_rate=5e-4, schedule="cosine", warmup_steps=10),
-)  # fmt: skip
+)
 RECIPE = "heinsen2019-smallnorb"
 # The published error in per cent is of the best of ten trainings by the test's toys, each at its last epoch.
 ROWS = (
@@ -53,7 +50,4 @@ def table(budget: BudgetName) -> ErrorTable:
         "The paper's error is of the best of ten trainings, chosen by the test's toys; ours are not chosen. Both are "
         "of the last epoch."
     )
-    rows = error_rows(ROWS, lambda recipe: BUDGETS.limit(recipe, budget))
-    return ErrorTable(
-        title="Heinsen 2019, smallNORB", note=BUDGETS.note(budget) + note, columns=("iterations",), rows=rows
-    )
+    return error_table("Heinsen 2019, smallNORB", note, ("iterations",), ROWS, BUDGETS, budget, caveat=False)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from capsella.data import NamedData
 from capsella.losses import LossOptions
-from capsella.papers.budget import Budget, BudgetName, Budgets
+from capsella.papers.budget import BudgetName, Budgets, images, medium
 from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
-from capsella.papers.table_types import ErrorTable, RowSpec, error_rows, few_images
+from capsella.papers.table_types import ErrorTable, RowSpec, error_table
 from capsella.routing import EMRouting, VariationalRouting
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import register_recipe
@@ -53,13 +53,7 @@ def ribeiro2020_smallnorb_wide_prior() -> Recipe:
     )
 
 
-BUDGETS = Budgets(
-    Budget(per_class=400, validation_per_class=100, test_per_class=400, epochs=8, batch_size=32),
-    Budget(
-        epochs=20, epoch_images=24_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999,
-        precision="auto",
-    ),
-)  # fmt: skip
+BUDGETS = Budgets(images(400, 100, 400, 8, 32), medium(24_000, 32))
 RECIPE, CODE, WIDE_PRIOR = "ribeiro2020-smallnorb", "authors' code", "variational, wide prior"
 _CODE = {"model.routing": VariationalRouting(proportions=False, bias=False)}
 _PAPER = {"model.routing": VariationalRouting(bias=False)}
@@ -86,10 +80,4 @@ def table(budget: BudgetName) -> ErrorTable:
         f"The wide prior has a precision of {WIDE:g} an element, the paper's 1. EM is in the place of "
         "variational Bayes, types competing in each window."
     )
-    return ErrorTable(
-        title="Ribeiro et al. 2020, smallNORB",
-        note=BUDGETS.note(budget) + note,
-        columns=("routing", "couplings"),
-        rows=error_rows(ROWS, lambda recipe: BUDGETS.limit(recipe, budget)),
-        caveat_text=few_images(budget),
-    )
+    return error_table("Ribeiro et al. 2020, smallNORB", note, ("routing", "couplings"), ROWS, BUDGETS, budget)

@@ -21,7 +21,7 @@ from capsella.evaluation import over_seeds
 from capsella.experiments import Results, Row, Runner, common_seeds, reevaluate
 from capsella.files import write_json
 from capsella.models import ImageClassifier
-from capsella.papers.budget import Budget, BudgetName, Budgets
+from capsella.papers.budget import BudgetName, Budgets, images, medium
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import get_recipe
 
@@ -38,13 +38,8 @@ _OURS = re.compile(r"(\bours( %)?|, accuracy %)$")  # heads of the columns that 
 
 # CIFAR-10 tables whose recipes use gradient descent; at the small budget Adam learns sooner.
 PHOTOGRAPHS = Budgets(
-    Budget(per_class=100, validation_per_class=20, test_per_class=100, epochs=4, batch_size=32),
-    Budget(
-        epochs=20, epoch_images=20_000, batch_size=64, validation_per_class=100, cosine=True, ema=0.999,
-        precision="auto",
-    ),
-    OptimizerOptions(learning_rate=1e-3, warmup_steps=10),
-)  # fmt: skip
+    images(100, 20, 100, 4, 32), medium(20_000, 64), OptimizerOptions(learning_rate=1e-3, warmup_steps=10)
+)
 
 
 def few_images(budget: BudgetName) -> str:
@@ -142,7 +137,7 @@ class Published(ABC):
         Raises:
             CapsellaError: images that decide which rows there are cannot be read.
         """
-        return ()
+        return getattr(self, "rows", ())
 
     def images(self) -> Iterator[DataOptions]:
         """Yield all images that are read, first those that decide which rows there are."""
@@ -236,10 +231,6 @@ class ErrorTable(Published):
         label = [name if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]
         return replace(moved, label=tuple(label), paper=None, paper_sd=None)
 
-    def rows_to_train(self) -> tuple[ErrorRow, ...]:
-        """Return all rows that are no `ReevaluatedRow`."""
-        return self.rows
-
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`. The JSON has each run's result."""
         runs = [run for of_row in results.values() for run in of_row]
@@ -266,6 +257,21 @@ class ErrorTable(Published):
                 ]
                 tested = [{**run, "test": test} for run, test in zip(runs, tests, strict=True)]
                 yield _error_values(again, row.slug, tested)
+
+
+def error_table(
+    title: str,
+    note: str,
+    columns: tuple[str, ...],
+    specs: Iterable[RowSpec],
+    budgets: Budgets,
+    budget: BudgetName,
+    caveat: bool = True,
+) -> ErrorTable:
+    """Return a table of rows within a budget, whose description precedes the note; see `few_images` for `caveat`."""
+    rows = error_rows(specs, lambda recipe: budgets.limit(recipe, budget))
+    text = few_images(budget) if caveat else ""
+    return ErrorTable(title=title, note=budgets.note(budget) + note, columns=columns, rows=rows, caveat_text=text)
 
 
 def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
@@ -402,10 +408,6 @@ class MatchedErrorTable(Published):
     def caveat(self, slug: str) -> str:
         """Return at which error the row's network stopped, if not at the paper's."""
         return next(row for row in self.rows if row.slug == slug).caveat
-
-    def rows_to_train(self) -> tuple[MatchedRow, ...]:
-        """Return all rows."""
-        return self.rows
 
     def images(self) -> Iterator[DataOptions]:
         """Yield the images of the recipes, and the changed ones."""

@@ -6,7 +6,7 @@ Recipes as in the authors' code, and the table of CIFAR-10.
 from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.papers.budget import BudgetName
-from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
+from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
 from capsella.routing import InvertedAttentionRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import register_recipe
@@ -68,10 +68,4 @@ CIFAR10 = (_row(1, True, 5.27), _row(2, True, 5.15), _row(2, False, None))
 
 def cifar10(budget: BudgetName) -> ErrorTable:
     """Return CIFAR-10 by rounds of routing: one, which leaves couplings uniform, or two, concurrent or sequential."""
-    return ErrorTable(
-        title="Tsai et al. 2020: CIFAR-10",
-        note=PHOTOGRAPHS.note(budget) + NOTE,
-        columns=("rounds", "layers"),
-        rows=error_rows(CIFAR10, lambda recipe: PHOTOGRAPHS.limit(recipe, budget)),
-        caveat_text=few_images(budget),
-    )
+    return error_table("Tsai et al. 2020: CIFAR-10", NOTE, ("rounds", "layers"), CIFAR10, PHOTOGRAPHS, budget)

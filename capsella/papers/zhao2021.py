@@ -5,7 +5,7 @@ from dataclasses import replace
 from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.papers.budget import BudgetName
-from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
+from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import register_recipe
 
@@ -56,10 +56,5 @@ HELD_OUT = "Here one in five of smallNORB's toys is held out to choose it."
 
 def errors(budget: BudgetName) -> ErrorTable:
     """Return the test errors by data set."""
-    return ErrorTable(
-        title="Zhao and Cheng 2021: test errors",
-        note=PHOTOGRAPHS.note(budget) + NOTE + ("" if budget == "medium" else HELD_OUT),
-        columns=("data",),
-        rows=error_rows(ERRORS, lambda recipe: PHOTOGRAPHS.limit(recipe, budget)),
-        caveat_text=few_images(budget),
-    )
+    note = NOTE + ("" if budget == "medium" else HELD_OUT)
+    return error_table("Zhao and Cheng 2021: test errors", note, ("data",), ERRORS, PHOTOGRAPHS, budget)

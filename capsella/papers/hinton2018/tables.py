@@ -11,7 +11,7 @@ from capsella.experiments import Row, with_learning_rate
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.hinton2018 import CROPS
 from capsella.papers.attack_table import AttackTable
-from capsella.papers.budget import Budget, BudgetName, Budgets
+from capsella.papers.budget import Budget, BudgetName, Budgets, images, medium
 from capsella.papers.figure_types import Drawn, RunFigure
 from capsella.papers.table_types import (
     Claim,
@@ -31,21 +31,9 @@ from capsella.report.vote_distances import vote_examples_figure
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import get_recipe
 
-OTHER_BUDGETS = Budgets(
-    Budget(per_class=200, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32),
-    Budget(
-        epochs=20, epoch_images=20_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999,
-        precision="auto",
-    ),
-)  # fmt: skip
+OTHER_BUDGETS = Budgets(images(200, 50, 100, 4, 32), medium(20_000, 32))
 # The medium budget takes half an hour to an hour and a half per row on two cores, on all smallNORB images.
-BUDGETS = Budgets(
-    Budget(per_class=400, validation_per_class=100, test_per_class=400, epochs=8, batch_size=32),
-    Budget(
-        epochs=20, epoch_images=24_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999,
-        precision="auto",
-    ),
-)  # fmt: skip
+BUDGETS = Budgets(images(400, 100, 400, 8, 32), medium(24_000, 32))
 # With a constant λ and peaked couplings only in the last E-step, five iterations learn too.
 MEDIUM_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0, "early_sharpness": 1 / 64}
 MEDIUM_BASE = "matrix-capsnet-smallnorb"

@@ -10,7 +10,7 @@ from capsella.data import DataOptions, LabelledImages, NamedData, load_data, rea
 from capsella.errors import ArgumentError, unknown_name
 from capsella.experiments import Row, Runner, ValidationResult, scaled_learning_rate, with_learning_rate
 from capsella.losses import Classification
-from capsella.papers.budget import Budget, BudgetName
+from capsella.papers.budget import Budget, BudgetName, medium
 from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
 from capsella.papers.ribeiro2020 import WIDE
 from capsella.routing import ROUTINGS, EMRouting, InvertedAttentionRouting, LogisticRouting, Routing, VariationalRouting
@@ -95,9 +95,7 @@ SMALL = Budget(
     epochs=4, epoch_images=960, batch_size=32, validation_per_class=20, test_per_class=100, cosine=True, ema=0.98
 )
 SMALL_STOPPED = Budget(epochs=6, epoch_images=640, batch_size=32, validation_per_class=20, test_per_class=100, ema=0.98)
-MEDIUM = Budget(
-    epochs=10, epoch_images=8_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
-)
+MEDIUM = medium(8_000, 32, epochs=10)
 HALF_MEDIUM = replace(MEDIUM, epoch_images=4_000)  # for images that networks have nearly learned by then
 MEDIUM_STOPPED = Budget(
     epochs=80, epoch_images=2_000, batch_size=32, validation_per_class=100, ema=0.999, precision="auto"

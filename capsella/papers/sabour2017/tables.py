@@ -9,7 +9,7 @@ from capsella.data import ImageSet, LabelledImages, PairSet, single_images
 from capsella.errors import ArgumentError
 from capsella.evaluation import evaluate
 from capsella.models import ImageClassifier
-from capsella.papers.budget import Budget, BudgetName, Budgets
+from capsella.papers.budget import Budget, BudgetName, Budgets, images, medium
 from capsella.papers.figure_types import Drawn, RunFigure
 from capsella.papers.table_types import (
     Claim,
@@ -19,6 +19,7 @@ from capsella.papers.table_types import (
     RowSpec,
     TestSet,
     error_rows,
+    error_table,
     few_images,
 )
 from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
@@ -30,20 +31,11 @@ from capsella.training.recipes import get_recipe
 
 # The CNN costs ten times as much per digit as CapsNet, and CapsNet three times as much per pair: with the small budgets
 # all rows take about an hour per seed on two cores.
-DIGITS = Budgets(
-    Budget(per_class=300, validation_per_class=30, test_per_class=100, epochs=3, batch_size=32),
-    Budget(
-        epochs=5, epoch_images=60_000, batch_size=64, validation_per_class=100, cosine=True, ema=0.999,
-        precision="auto",
-    ),
-)  # fmt: skip
+DIGITS = Budgets(images(300, 30, 100, 3, 32), medium(60_000, 64, epochs=5))
 PAIRS = Budgets(
     Budget(epoch_images=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16),
-    Budget(
-        epochs=24, epoch_images=10_000, batch_size=32, validation_pairs=1000, test_pairs=10_000, cosine=True, ema=0.999,
-        precision="auto",
-    ),
-)  # fmt: skip
+    medium(10_000, 32, 24, validation_per_class=None, validation_pairs=1000, test_pairs=10_000),
+)
 AFFNIST = Budgets(
     Budget(epochs=120, epoch_images=250, batch_size=32, validation_per_class=10, test_per_class=100, ema=0.99),
     Budget(
@@ -51,13 +43,7 @@ AFFNIST = Budgets(
         precision="auto",
     ),
 )  # fmt: skip
-OTHERS = Budgets(
-    Budget(per_class=500, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32),
-    Budget(
-        epochs=20, epoch_images=10_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999,
-        precision="auto",
-    ),
-)  # fmt: skip
+OTHERS = Budgets(images(500, 50, 100, 4, 32), medium(10_000, 32))
 STOPS = {"small": 5.0, "medium": 1.0}  # error on plain digits, in per cent, at which both networks of affNIST stop
 MNIST, PAIRED, EFFICIENT = "sabour2017-mnist", "sabour2017-multimnist", "efficient-capsnet-multimnist"
 
@@ -129,13 +115,7 @@ def others(budget: BudgetName) -> ErrorTable:
         "to validate on. On CIFAR-10 the routing's softmax has a 'none of the above', as there. "
         "SVHN (4.3 %) is not among the sources."
     )
-    return ErrorTable(
-        title="Sabour et al. 2017, section 7",
-        note=OTHERS.note(budget) + note,
-        columns=("data", "iterations"),
-        rows=error_rows(OTHER_DATA, lambda recipe: OTHERS.limit(recipe, budget)),
-        caveat_text=few_images(budget),
-    )
+    return error_table("Sabour et al. 2017, section 7", note, ("data", "iterations"), OTHER_DATA, OTHERS, budget)
 
 
 def affnist(budget: BudgetName) -> MatchedErrorTable:
