@@ -1,10 +1,8 @@
-"""The registry: ops at the shapes of the papers and of the thesis, batch sizes, and the bars each must pass."""
+"""The ops to measure, at the shapes of the papers and of the thesis, and their batch sizes."""
 
 import fnmatch
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-import torch
+from dataclasses import dataclass
 
 from benchmarks.ops import LayerOp, NetworkOp, Op
 from capsella.errors import unknown_name
@@ -23,37 +21,17 @@ from capsella.routing import (
 
 
 @dataclass(frozen=True)
-class Bars:
-    """What the fused kernels must reach on two CPU cores in float32. None: no bar."""
-
-    plain: float | None = None
-    """Times as fast as the plain formulation, at least."""
-    compile: float | None = None
-    """Times as fast as `torch.compile` of the eager backend, at least."""
-    bare: float | None = None
-    """Times as long as the network without its capsule layers, at most."""
-    memory: float | None = None
-    """Peak memory as a share of the plain formulation's, at most."""
-    images_per_second: float | None = None
-    memory_mib: float | None = None
-
-
-@dataclass(frozen=True)
 class Case:
-    """An op at one batch size; `training`: a whole training step, or else the forward pass without gradients."""
+    """An op at one batch size. training: a whole training step, or else the forward pass without gradients."""
 
     op: Op
     batch: int
     training: bool
-    bars: Bars = Bars()
 
     @property
     def name(self) -> str:
-        """As in `em-conv1-types/b8/forward`."""
+        """Its name, e.g. `em-conv1-types/b8/forward`."""
         return f"{self.op.name}/b{self.batch}/{'training' if self.training else 'forward'}"
-
-
-EM, TYPES, DYNAMIC = EMRouting(), EMRouting(competition="types"), DynamicRouting()
 
 
 def _conv1(routing: Routing) -> CapsuleConv2d:
@@ -88,73 +66,40 @@ def _layer(
     return LayerOp(name, routing, layer, (grid, grid), types, pose)
 
 
-EM_CONV1_TYPES = _layer("em-conv1-types", TYPES, _conv1, 14, 32, 16)
-EM_CONV1_ALL = _layer("em-conv1-all", EM, _conv1, 14, 32, 16)
-EM_CONV2_TYPES = _layer("em-conv2-types", TYPES, _conv2, 6, 32, 16)
-EM_CONV2_ALL = _layer("em-conv2-all", EM, _conv2, 6, 32, 16)
-EM_CLASSES = _layer("em-classes", EM, _em_classes, 4, 32, 16)
-VARIATIONAL = _layer("variational-conv1", VariationalRouting(), _conv1, 14, 32, 16)
-HEINSEN = _layer("heinsen-conv1", HeinsenRouting(), _conv1, 14, 32, 16)
-PRODUCTS = (
-    _layer("self-conv1", SelfRouting(), _conv1, 14, 32, 16),
-    _layer("self-attention-conv1", SelfAttentionRouting(), _conv1, 14, 32, 16),
-    _layer("inverted-attention-conv1", InvertedAttentionRouting(), _conv1, 14, 32, 16),
-)
-"""Routings made of two products of their votes."""
+ALL, TYPES, DYNAMIC = EMRouting(), EMRouting(competition="types"), DynamicRouting()
+EM_CONV1_ALL = _layer("em-conv1-all", ALL, _conv1, 14, 32, 16)
 DIGITS = _layer("dynamic-dense", DYNAMIC, _digits, 6, 32, 8)
 CAPSNET1 = _layer("dynamic-tied", DYNAMIC, _capsnet1, 6, 64, 8)
-CAPSNET2 = _layer("dynamic-conv", DYNAMIC, _capsnet2, 6, 64, 8)
-CAPSNET = NetworkOp("capsnet", DYNAMIC, "sabour2017_capsnet", LossOptions(name="margin"))
-MATRIX = NetworkOp("matrix-capsnet", EM, "hinton2018_matrix_capsnet", LossOptions(name="spread"))
-SMALL = NetworkOp("matrix-capsnet-small", EM, "hinton2018_matrix_capsnet_small", LossOptions(name="spread"))
-
-MIB_OF_GB = 1e9 / 2**20
-CASES = (
-    Case(EM_CONV1_TYPES, 8, False, Bars(plain=30, compile=12)),
-    Case(EM_CONV1_TYPES, 8, True, Bars(plain=15, memory=1 / 20)),
-    Case(EM_CONV1_ALL, 8, False, Bars(plain=20)),
-    Case(EM_CONV1_ALL, 8, True, Bars(plain=15, memory=1 / 20)),
-    Case(EM_CONV2_TYPES, 8, False),
-    Case(EM_CONV2_TYPES, 8, True),
-    Case(EM_CONV2_ALL, 8, False),
-    Case(EM_CONV2_ALL, 8, True),
-    Case(EM_CLASSES, 32, False, Bars(plain=10)),
-    Case(EM_CLASSES, 32, True, Bars(plain=10)),
-    *(Case(op, 8, training, Bars(plain=10)) for op in (VARIATIONAL, HEINSEN, *PRODUCTS) for training in (False, True)),
-    *(Case(DIGITS, batch, training, Bars(plain=4, compile=2)) for batch in (1, 128) for training in (False, True)),
-    *(Case(CAPSNET1, batch, training, Bars(plain=20)) for batch in (1, 16) for training in (False, True)),
-    *(Case(CAPSNET2, batch, training, Bars(plain=8)) for batch in (1, 16) for training in (False, True)),
-    Case(CAPSNET, 1, False, Bars(bare=1.1, images_per_second=1 / 5.6e-3)),
-    Case(CAPSNET, 128, False, Bars(bare=1.1, images_per_second=380)),
-    Case(CAPSNET, 128, True, Bars(bare=1.1, images_per_second=105, memory_mib=0.8 * MIB_OF_GB)),
-    Case(MATRIX, 1, False, Bars(images_per_second=1 / 7e-3)),
-    Case(MATRIX, 8, True, Bars(plain=20, images_per_second=50, memory_mib=0.4 * MIB_OF_GB)),
-    Case(MATRIX, 32, True, Bars(plain=20)),
-    Case(SMALL, 32, True, Bars(plain=12, images_per_second=200, memory_mib=0.4 * MIB_OF_GB)),
+SMALL = NetworkOp("matrix-capsnet-small", ALL, "hinton2018_matrix_capsnet_small", LossOptions(name="spread"))
+# Each op with its batch sizes, which are measured forward and in training.
+OPS: tuple[tuple[Op, tuple[int, ...]], ...] = (
+    (_layer("em-conv1-types", TYPES, _conv1, 14, 32, 16), (8,)),
+    (EM_CONV1_ALL, (8,)),
+    (_layer("em-conv2-types", TYPES, _conv2, 6, 32, 16), (8,)),
+    (_layer("em-conv2-all", ALL, _conv2, 6, 32, 16), (8,)),
+    (_layer("em-classes", ALL, _em_classes, 4, 32, 16), (32,)),
+    (_layer("variational-conv1", VariationalRouting(), _conv1, 14, 32, 16), (8,)),
+    (_layer("heinsen-conv1", HeinsenRouting(), _conv1, 14, 32, 16), (8,)),
+    (_layer("self-conv1", SelfRouting(), _conv1, 14, 32, 16), (8,)),
+    (_layer("self-attention-conv1", SelfAttentionRouting(), _conv1, 14, 32, 16), (8,)),
+    (_layer("inverted-attention-conv1", InvertedAttentionRouting(), _conv1, 14, 32, 16), (8,)),
+    (DIGITS, (1, 128)),
+    (CAPSNET1, (1, 16)),
+    (_layer("dynamic-conv", DYNAMIC, _capsnet2, 6, 64, 8), (1, 16)),
+    (NetworkOp("capsnet", DYNAMIC, "sabour2017_capsnet", LossOptions(name="margin")), (1, 128)),
+    (NetworkOp("matrix-capsnet", ALL, "hinton2018_matrix_capsnet", LossOptions(name="spread")), (1, 8, 32)),
+    (SMALL, (32,)),
 )
-"""The CPU's table. A bar that was set without saying for which direction holds for both."""
+CASES = tuple(Case(op, batch, training) for op, batches in OPS for batch in batches for training in (False, True))
 
 
-def cases_of(device: torch.device) -> tuple[Case, ...]:
-    """The CPU's registry; on a GPU the same ops, forward and training, in batches of 64, 128 and 256, without bars."""
-    if device.type == "cpu":
-        return CASES
-    ops = {case.op.name: case for case in CASES}.values()
-    return tuple(
-        replace(case, batch=batch, training=training, bars=Bars())
-        for case in ops
-        for batch in (64, 128, 256)
-        for training in (False, True)
-    )
-
-
-def select(cases: tuple[Case, ...], pattern: str) -> tuple[Case, ...]:
-    """Those whose name matches a shell pattern, or begins with it.
+def select(pattern: str) -> tuple[Case, ...]:
+    """Return the cases whose name matches a shell pattern or begins with it.
 
     Raises:
-        ValueError: no case does.
+        ArgumentError: no case does.
     """
-    chosen = tuple(case for case in cases if fnmatch.fnmatch(case.name, pattern) or case.name.startswith(pattern))
+    chosen = tuple(case for case in CASES if fnmatch.fnmatch(case.name, pattern) or case.name.startswith(pattern))
     if not chosen:
-        raise unknown_name("pattern", pattern, [case.name for case in cases])
+        raise unknown_name("pattern", pattern, [case.name for case in CASES])
     return chosen

@@ -1,86 +1,73 @@
-"""What is measured: one capsule layer, or one whole network, with any routing, on inputs of any batch size."""
+"""What is measured: one capsule layer or one network, with any routing, at any batch size.
 
-import dataclasses
+Operations are counted as the algorithm needs them, whoever computes it; a multiplication and an addition count one
+each. For a vote element V, with q numbers in a row of a pose: 2q to make it, once; in each iteration of EM, variational
+and Heinsen routing 2 for Σ r V and 4 for Σ r (V − μ)², and 4 for (V − μ)²/σ² in all but the last; in dynamic routing
+and inverted attention 2 for Σ c V, and 2 for V·v in all but the last; in self-routing 2, without its logits; in
+self-attention 6. Tied dynamic routing needs no votes: s = Σ_t W (Σ c u), and û·v = u·(W v). A training step counts
+three times the forward pass, as for matrix products: gradients of both factors. Recomputation counts nothing.
+"""
+
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.flops import layer_flops, network_flops
 from capsella.layers import CapsuleConv2d
 from capsella.losses import LossOptions, total_loss
-from capsella.models import create_model
-from capsella.models.classifiers import CapsuleClassifier
-from capsella.routing import Routing, length, squash
+from capsella.models import CapsuleClassifier, create_model
+from capsella.routing import (
+    DynamicRouting,
+    EMRouting,
+    HeinsenRouting,
+    InvertedAttentionRouting,
+    Routing,
+    SelfAttentionRouting,
+    SelfRouting,
+    VariationalRouting,
+    length,
+    squash,
+)
 from capsella.types import Capsules
 
 Inputs = tuple[Tensor, ...]
 
 
-class Problem(NamedTuple):
-    """What a capsule layer is asked: its children, and the gradients that come back for its parents."""
-
-    name: str
-    layer: CapsuleConv2d
-    children: Capsules
-    gradients: Capsules
-
-
 @dataclass(frozen=True)
 class Op(ABC):
-    """Something with a routing inside. `module` gives the same weights for every routing.
-
-    name: as the command line takes it. routing: its options; a contender brings the implementation.
-    """
-
-    has_optimizer: ClassVar[bool]
-    """Whether a training step ends with Adam's update; where not, with the gradients."""
+    """Something with a routing inside. name: as the command line takes it. routing: its options."""
 
     name: str
     routing: Routing
 
     @abstractmethod
     def module(self, routing: Routing) -> nn.Module:
-        """The layer or network, float32 on the CPU, in training mode."""
+        """Return the layer or network, float32 on the CPU, with the same weights for every routing."""
 
     @abstractmethod
     def inputs(self, batch: int) -> Inputs:
-        """The same numbers on every call."""
+        """Return the same numbers on every call."""
 
     @abstractmethod
     def outputs(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
-        """What the module computes, by name."""
+        """Return what the module computes, by name."""
 
     @abstractmethod
     def backward(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
-        """The outputs, after their gradients were added to every parameter's, and every input's that asks for one."""
-
-    @abstractmethod
-    def problems(self, inputs: Inputs) -> list[Problem]:
-        """What its capsule layers are asked in a training step, for the parity check."""
+        """Return the outputs after adding their gradients to the parameters, and to the inputs that require them."""
 
     @abstractmethod
     def flops(self, inputs: Inputs, training: bool) -> int:
-        """Floating point operations of the algorithm: see `benchmarks.flops`."""
-
-
-def follow_back(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """The backward pass from all outputs that have one: the activations of inverted attention are constants."""
-    pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].requires_grad]
-    torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+        """Return the operations that the algorithm needs."""
 
 
 @dataclass(frozen=True)
 class LayerOp(Op):
-    """A capsule layer on a grid of children.
-
-    layer: from a routing to the layer. grid: rows and columns of children. pose: their pose elements. types: theirs.
-    """
-
-    has_optimizer: ClassVar[bool] = False
+    """A capsule layer on a grid of children with `types` types and `pose` elements."""
 
     layer: Callable[[Routing], CapsuleConv2d]
     grid: tuple[int, int]
@@ -88,12 +75,12 @@ class LayerOp(Op):
     pose: int
 
     def module(self, routing: Routing) -> CapsuleConv2d:
-        """The layer, as initialised."""
+        """Return the layer as initialised."""
         torch.manual_seed(0)
         return self.layer(routing)
 
     def inputs(self, batch: int) -> Inputs:
-        """Poses and activations, and the gradients that come back for the parents' poses and activations."""
+        """Return poses and activations, and gradients of the parents' poses and activations."""
         generator = torch.Generator().manual_seed(1)
 
         def normal(*shape: int) -> Tensor:
@@ -111,93 +98,72 @@ class LayerOp(Op):
         return poses.requires_grad_(), activations.requires_grad_(), normal(*parents, elements), normal(*parents)
 
     def outputs(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
-        """The parents."""
+        """Return the parents."""
         return module(Capsules(inputs[0], inputs[1]))._asdict()
 
     def backward(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
-        """With fixed random gradients of the parents."""
+        """Propagate the fixed gradients of the parents back."""
         outputs = self.outputs(module, inputs)
-        follow_back([outputs["poses"], outputs["activations"]], inputs[2:])
+        pairs = zip((outputs["poses"], outputs["activations"]), inputs[2:], strict=True)
+        needed = [pair for pair in pairs if pair[0].requires_grad]  # activations of inverted attention are constant
+        torch.autograd.backward([output for output, _ in needed], [gradient for _, gradient in needed])
         return outputs
 
-    def problems(self, inputs: Inputs) -> list[Problem]:
-        """The one layer, with these inputs."""
-        poses, activations, *gradients = (tensor.detach() for tensor in inputs)
-        layer = self.module(self.routing)
-        return [Problem(self.name, layer, Capsules(poses, activations), Capsules(*gradients))]
-
     def flops(self, inputs: Inputs, training: bool) -> int:
-        """Of the layer alone."""
+        """Return those of the layer."""
         return layer_flops(self.module(self.routing), inputs[0].shape) * (3 if training else 1)
 
 
 @dataclass(frozen=True)
 class NetworkOp(Op):
-    """A registered capsule network, with the loss that its paper trains it on."""
-
-    has_optimizer: ClassVar[bool] = True
+    """A registered capsule network, with the loss of its paper."""
 
     model: str
     loss: LossOptions
 
     def module(self, routing: Routing) -> CapsuleClassifier:
-        """The network, as initialised."""
+        """Return the network as initialised."""
         torch.manual_seed(0)
         model = create_model(self.model, routing=routing)
         assert isinstance(model, CapsuleClassifier)
         return model
 
     def inputs(self, batch: int) -> Inputs:
-        """Images and labels."""
+        """Return images and labels."""
         generator = torch.Generator().manual_seed(1)
         model = self.module(self.routing)
         images = torch.rand(batch, model.channels, *model.image_size, generator=generator)
         return images, torch.randint(len(model.classes), (batch,), generator=generator)
 
     def outputs(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
-        """Activations and class poses; where there is a decoder, the images from the predicted classes."""
+        """Return activations, class poses, and the reconstruction if there is a decoder."""
         return _named(module(inputs[0]))
 
     def backward(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
-        """Of the paper's loss; where there is a decoder, it sees the true classes."""
+        """Propagate the paper's loss back; a decoder sees the true classes."""
         images, labels = inputs
         output = module(images, labels)
         total_loss(output, images, labels, self.loss).total.backward()
         return _named(output)
 
-    def problems(self, inputs: Inputs) -> list[Problem]:
-        """Every capsule layer, with the children and the gradients that reach it in the eager network."""
-        model = self.module(dataclasses.replace(self.routing, backend="eager"))  # type: ignore[call-arg]
-        seen: list[tuple[CapsuleConv2d, Capsules, Capsules]] = []
-
-        def keep(layer: nn.Module, children: tuple[Capsules], parents: Capsules) -> None:
-            assert isinstance(layer, CapsuleConv2d)
-            for tensor in parents:
-                tensor.retain_grad()
-            seen.append((layer, children[0], parents))
-
-        for layer in model.capsule_layers:
-            layer.register_forward_hook(keep)
-        self.backward(model, inputs)
-        return [
-            Problem(
-                f"{self.name}.capsule_layers.{k}",
-                layer,
-                Capsules(*(tensor.detach() for tensor in children)),
-                Capsules(*(torch.zeros_like(x) if x.grad is None else x.grad for x in parents)),
-            )
-            for k, (layer, children, parents) in enumerate(seen)
-        ]
-
     def flops(self, inputs: Inputs, training: bool) -> int:
-        """Of the convolutions, the capsule layers and the decoder."""
-        model = self.module(self.routing)
+        """Count the network without capsule layers, and add those of its capsule layers."""
+        model, image = self.module(self.routing), tuple(tensor[:1] for tensor in inputs)
+        with FlopCounterMode(display=False) as counter:
+            bare = without_capsules(model)
+            _ = self.backward(bare, image) if training else self.outputs(bare, image)
+        counted: list[int] = []
 
-        def step(network: nn.Module, few: Inputs) -> Any:
-            return self.backward(network, few) if training else self.outputs(network, few)
+        def count(layer: nn.Module, children: tuple[Capsules]) -> None:
+            assert isinstance(layer, CapsuleConv2d)
+            counted.append(layer_flops(layer, children[0].poses.shape))
 
-        one = tuple(tensor[:1] for tensor in inputs)
-        return network_flops(model, without_capsules(model), one, step, training) * len(inputs[0])
+        hooks = [layer.register_forward_pre_hook(count) for layer in model.capsule_layers]
+        with torch.no_grad():
+            model(image[0])
+        for hook in hooks:
+            hook.remove()
+        return (int(counter.get_total_flops()) + sum(counted) * (3 if training else 1)) * len(inputs[0])
 
 
 def _named(output: Any) -> dict[str, Tensor]:
@@ -206,32 +172,53 @@ def _named(output: Any) -> dict[str, Tensor]:
 
 
 class _FirstNumbers(nn.Module):
-    """Takes the first numbers of the feature maps for the class poses: what costs nothing where a layer was cut out."""
+    """Takes the first numbers of the feature maps for the class poses, which costs nothing."""
 
     def __init__(self, classes: int, pose: int) -> None:
         super().__init__()
         self.shape = (1, 1, classes, pose)
 
     def forward(self, maps: Tensor) -> Capsules:
-        """[b channels height width] → poses [b 1 1 classes pose] and their lengths."""
+        """Turn maps [b channels height width] into poses [b 1 1 classes pose] and their lengths."""
         _, _, classes, pose = self.shape
         poses = maps.flatten(1)[:, : classes * pose].unflatten(1, self.shape)
         return Capsules(poses, length(poses))
 
 
 def without_capsules(model: CapsuleClassifier) -> CapsuleClassifier:
-    """The convolutions and the decoder of a network alone, sharing its weights: no squash and no capsule layer."""
+    """Return only the convolutions and the decoder of a network, which share its weights."""
     last = model.capsule_layers[-1]
     assert isinstance(last, CapsuleConv2d)
     pose = last.weight.shape[4] * last.weight.shape[5] if last.geometry.matrix else last.weight.shape[5]
     convolution = model.primary.conv
     assert isinstance(convolution, nn.Conv2d)
-    return CapsuleClassifier(
-        model.backbone,
-        convolution,
-        nn.Sequential(_FirstNumbers(len(model.classes), pose)),
-        model.decoder,
-        image_size=model.image_size,
-        channels=model.channels,
-        classes=model.classes,
-    )
+    head = nn.Sequential(_FirstNumbers(len(model.classes), pose))
+    shape = {"image_size": model.image_size, "channels": model.channels, "classes": model.classes}
+    return CapsuleClassifier(model.backbone, convolution, head, model.decoder, **shape)  # type: ignore[arg-type]
+
+
+def layer_flops(layer: CapsuleConv2d, poses: tuple[int, ...]) -> int:
+    """Return the operations of a forward pass for children's poses of shape [b h w c_in p].
+
+    Raises:
+        ValueError: a routing whose operations are not counted here.
+    """
+    batch, height, width, c_in, p = poses
+    c_out, q, columns = layer.weight.shape[3:]
+    rows, cols = layer.geometry.grid((height, width))
+    positions = layer.geometry.kernel[0] * layer.geometry.kernel[1]
+    links = batch * rows * cols * positions * c_in * c_out  # pairs of a child and a parent
+    d = p // q * columns
+    routing = layer.routing
+    if isinstance(routing, EMRouting | VariationalRouting | HeinsenRouting):
+        T = routing.iterations
+        return links * d * (2 * q + 6 * T + 4 * (T - 1))
+    if isinstance(routing, DynamicRouting | InvertedAttentionRouting):
+        passes = 2 * routing.iterations - 1  # sums of votes, and agreements with them
+    elif isinstance(routing, SelfRouting | SelfAttentionRouting):
+        passes = 1 if isinstance(routing, SelfRouting) else 3
+    else:
+        raise ValueError(f"routing: must be one with kernels of its own to be counted, got {routing.name!r}")
+    if layer.geometry.tied and isinstance(routing, DynamicRouting):
+        return passes * 2 * (links * p + links // positions * d * q)
+    return links * d * (2 * q + 2 * passes)

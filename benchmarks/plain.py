@@ -1,38 +1,70 @@
-"""Routings as a reader of the papers writes them in PyTorch: the votes in memory, sums by broadcasting.
+"""Routings as a reader of the papers writes them in PyTorch: all votes in memory, sums by broadcasting.
 
-The yardstick of the benchmarks, and the port that the stability study trains. Autograd keeps what it will. Nothing is
-guarded: a sum of zero is divided by, and the logarithm of zero is taken. `epsilon` adds what many ports add.
+The other side of the benchmarks' ratios. Nothing is guarded: a sum of zero is divided by, and the logarithm of zero is
+taken, unless a port's `epsilon` is added.
 """
 
 import dataclasses
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from benchmarks.plain_products import PlainInvertedAttentionRouting, PlainSelfAttentionRouting, PlainSelfRouting
-from benchmarks.plain_votes import Windows, plain_votes
-from capsella.routing import (
-    CapsuleConv,
-    DynamicRouting,
-    EMRouting,
-    HeinsenRouting,
-    InvertedAttentionRouting,
-    Routed,
-    Routing,
-    SelfAttentionRouting,
-    SelfRouting,
-    VariationalRouting,
-)
-from capsella.routing.convolution import slot_positions
+from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, HeinsenRouting, Routed, Routing, VariationalRouting
+from capsella.routing.convolution import gather_windows, slot_positions
 from capsella.types import Capsules
 
 
+def plain_votes(conv: CapsuleConv) -> tuple[Tensor, Tensor]:
+    """Return votes [b s k m j d] and the children's activations [b s k m] of every window.
+
+    s: sites; k: slots of a window; m, j: child and parent types. V = M W by one einsum, without the copies of M for
+    every parent and of W for every image and position that many ports make.
+    """
+    sizes, weight = conv.sizes, conv.weight
+    M = gather_windows(conv.poses, conv.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in, sizes.r, sizes.q)
+    W = weight.expand(*conv.geometry.kernel, *weight.shape[2:]).reshape(sizes.k, *weight.shape[2:])
+    V = torch.einsum("bskmrq,kmjqe->bskmjre", M, W).flatten(5)
+    if conv.vote_offset is not None:
+        V = V + gather_windows(conv.vote_offset[None], conv.geometry).reshape(-1, sizes.k, 1, 1, sizes.d)
+    return V, gather_windows(conv.activations, conv.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in)
+
+
+class Plain(Routing):
+    """A routing by its paper's formulas."""
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """Route votes [b i j d] as those of one window."""
+        poses, a, R = self._procedure(votes[:, None, None], activations[:, None, None], None, **parameters)
+        return Routed(poses[:, 0], a[:, 0], R[:, 0, 0])
+
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """Route all windows of a capsule convolution."""
+        slots = slot_positions(conv) if getattr(self, "competition", "types") == "all" else None
+        poses, a, _ = self._procedure(*plain_votes(conv), slots, **parameters)
+        return conv.parents(poses, a)
+
+    @abstractmethod
+    def _procedure(
+        self, V: Tensor, a_in: Tensor, slots: Tensor | None, **parameters: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return poses [b s j d], a [b s j] and R [b s k m j] for votes [b s k m j d].
+
+        slots: [s k], the position of each slot's child, if the parents at all sites compete for it.
+        """
+
+
 @dataclass(frozen=True)
-class PlainEMRouting(Routing):
-    """Hinton et al. 2018, Procedure 1, with the formulas of `capsule_conv`; no `cost_scale`, no standardised costs."""
+class PlainEMRouting(Plain):
+    """Hinton et al. 2018, Procedure 1, without `cost_scale` and standardised costs.
+
+    M-step: r = R a; μ = Σ r V / Σ r; σ² = Σ r (V − μ)² / Σ r; cost = (β_u + ln σ) Σ r;
+    a = logistic(λ (β_a − Σ_h cost)).
+    E-step: ln p = −Σ_h (V − μ)² / 2σ² − Σ_h (ln σ + ½ ln 2π); R = softmax over the parents of ln a + ln p.
+    """
 
     name: ClassVar[str] = "plain-em"
 
@@ -40,33 +72,15 @@ class PlainEMRouting(Routing):
     inverse_temperature: float = 0.01
     inverse_temperature_decay: float = 0.95
     competition: Literal["all", "types"] = "all"
-    epsilon: float = 0.0
-    """Added to Σ r, to σ² and to a before its logarithm; public ports have 1e-9 to 1e-4."""
+    epsilon: float = 0.0  # added to Σ r, to σ² and to a before its logarithm; public ports have 1e-9 to 1e-4
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """β_u and β_a, one of each per parent type."""
+        """Return the shapes of β_u and β_a, one of each per parent type."""
         return {"beta_u": (types,), "beta_a": (types,)}
 
-    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """Votes [b i j d] as those of one window."""
-        mu, a, R = self._procedure(votes[:, None, None], activations[:, None, None], None, **parameters)
-        return Routed(mu[:, 0], a[:, 0], R[:, 0, 0])
-
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
-        """M-step: r = R a; μ = Σ r V / Σ r; σ² = Σ r (V − μ)² / Σ r; cost = (β_u + ln σ) Σ r.
-
-        a = logistic(λ (β_a − Σ_h cost)).
-        E-step: ln p = −Σ_h (V − μ)² / 2σ² − Σ_h (ln σ + ½ ln 2π); R = softmax over the parents of ln a + ln p.
-        """
-        V, children = plain_votes(conv)
-        slots = slot_positions(conv) if self.competition == "all" else None
-        mu, a, _ = self._procedure(V, children, slots, **parameters)
-        return conv.parents(mu, a)
-
-    def _procedure(
+    def _procedure(  # type: ignore[override]
         self, V: Tensor, a_in: Tensor, slots: Tensor | None, beta_u: Tensor, beta_a: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Votes [b s k m j d] → μ [b s j d], a [b s j], R [b s k m j]; slots [s k], where all positions compete."""
         parents = torch.ones_like(V[..., 0]) * V.shape[4]
         if slots is not None:
             parents = parents * slots.flatten().bincount()[slots][:, :, None, None]
@@ -78,21 +92,20 @@ class PlainEMRouting(Routing):
             deviation = (V - mu[:, :, None, None]) ** 2
             variance = (r * deviation).sum((2, 3)) / data + self.epsilon
             cost = (beta_u[:, None] + variance.sqrt().log()) * data
-            a = torch.sigmoid(self._inverse_temperature_at(t) * (beta_a - cost.sum(3)))
+            inverse_temperature = self.inverse_temperature * (1 - self.inverse_temperature_decay ** (t + 1))
+            a = torch.sigmoid(inverse_temperature * (beta_a - cost.sum(3)))
             if t < self.iterations - 1:
                 per_parent = (a + self.epsilon).log() - (variance.sqrt().log() + 0.5 * math.log(2 * math.pi)).sum(3)
                 log_ap = per_parent[:, :, None, None] - (deviation / (2 * variance[:, :, None, None])).sum(5)
                 R = log_ap.softmax(4) if slots is None else _softmax_everywhere(log_ap, slots)
         return mu, a, R
 
-    def _inverse_temperature_at(self, iteration: int) -> float:
-        return self.inverse_temperature * (1 - self.inverse_temperature_decay ** (iteration + 1))
-
 
 def _softmax_everywhere(log_ap: Tensor, slots: Tensor) -> Tensor:
-    """Over all types at all positions whose window holds the child: a table of every child and every parent's position.
+    """Softmax over all types at all positions whose window holds the child.
 
-    The table is that of Gritzman 2019 (arXiv 1907.00652), where the others leave this competition out.
+    The table of every child and every parent's position is that of Gritzman 2019 (arXiv 1907.00652); other ports leave
+    this competition out.
     """
     batch, sites, _, types, parents = log_ap.shape
     table = log_ap.new_full((batch, sites, int(slots.max()) + 1, types, parents), -math.inf)
@@ -103,25 +116,16 @@ def _softmax_everywhere(log_ap: Tensor, slots: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PlainDynamicRouting(Routing):
-    """Sabour et al. 2017, Procedure 1, with the formulas of `capsule_conv`; neither bias nor leak."""
+class PlainDynamicRouting(Plain):
+    """Sabour et al. 2017, Procedure 1: c = softmax of b over the parents; s = Σ c V; v = squash(s); b = b + V·v."""
 
     name: ClassVar[str] = "plain-dynamic"
 
     iterations: int = 3
 
-    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """Votes [b i j d] as those of one window."""
-        v, c = self._procedure(votes[:, None, None])
-        return Routed(v[:, 0], v[:, 0].norm(dim=2), c[:, 0, 0])
-
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
-        """Each iteration: c = softmax of b over the parents; s = Σ c V; v = ‖s‖²/(1 + ‖s‖²) · s/‖s‖; b = b + V·v."""
-        v, _ = self._procedure(plain_votes(conv)[0])
-        return conv.parents(v, v.norm(dim=3))
-
-    def _procedure(self, V: Tensor) -> tuple[Tensor, Tensor]:
-        """Votes [b s k m j d] → v [b s j d], c [b s k m j]."""
+    def _procedure(
+        self, V: Tensor, a_in: Tensor, slots: Tensor | None, **parameters: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         b = torch.zeros_like(V[..., 0])
         for t in range(self.iterations):
             c = b.softmax(4)
@@ -130,11 +134,11 @@ class PlainDynamicRouting(Routing):
             v = norm**2 / (1 + norm**2) * s / norm
             if t < self.iterations - 1:
                 b = b + (V * v[:, :, None, None]).sum(5)
-        return v, c
+        return v, v.norm(dim=3), c
 
 
 @dataclass(frozen=True)
-class PlainVariationalRouting(Windows):
+class PlainVariationalRouting(Plain):
     """Ribeiro et al. 2020 with the formulas of `variational_routing`; the types at one site compete."""
 
     name: ClassVar[str] = "plain-variational"
@@ -146,13 +150,12 @@ class PlainVariationalRouting(Windows):
     degrees: float = 2.0
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """β of each parent type."""
+        """Return the shape of β, one per parent type."""
         return {"bias": (types,)}
 
     def _procedure(  # type: ignore[override]
-        self, V: Tensor, a_in: Tensor, bias: Tensor
+        self, V: Tensor, a_in: Tensor, slots: Tensor | None, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Votes [b s k m j d] → m [b s j d], a [b s j], R [b s k m j]."""
         D = V.shape[5]
         R = torch.ones_like(V[..., 0]) / V.shape[4]
         for t in range(self.iterations):
@@ -176,7 +179,7 @@ class PlainVariationalRouting(Windows):
 
 
 @dataclass(frozen=True)
-class PlainHeinsenRouting(Windows):
+class PlainHeinsenRouting(Plain):
     """Heinsen 2019, Algorithm 1, with the formulas of `heinsen_routing`; the types at one site compete."""
 
     name: ClassVar[str] = "plain-heinsen"
@@ -185,15 +188,13 @@ class PlainHeinsenRouting(Windows):
     epsilon: float = 1e-5
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """β_use and β_ign [i j], and B [i j d]."""
+        """Return the shapes of β_use and β_ign [i j], and B [i j d]."""
         return {"beta_use": (children, types), "beta_ignore": (children, types), "bias": (children, types, pose)}
 
     def _procedure(  # type: ignore[override]
-        self, V: Tensor, a_in: Tensor, beta_use: Tensor, beta_ignore: Tensor, bias: Tensor
+        self, V: Tensor, a_in: Tensor, slots: Tensor | None, beta_use: Tensor, beta_ignore: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Votes [b s k m j d] → μ [b s j d], a [b s j], R [b s k m j]."""
-        k, m = V.shape[2:4]
-        beta_use, beta_ignore, bias = (x.unflatten(0, (k, m)) for x in (beta_use, beta_ignore, bias))
+        beta_use, beta_ignore, bias = (x.unflatten(0, V.shape[2:4]) for x in (beta_use, beta_ignore, bias))
         V = V + bias
         R = torch.ones_like(V[..., 0]) / V.shape[4]
         for t in range(self.iterations):
@@ -211,32 +212,29 @@ class PlainHeinsenRouting(Windows):
         return mu, torch.sigmoid(score), R
 
 
-TWINS: dict[type[Routing], type[Routing]] = {
+PORTS: dict[type[Routing], type[Plain]] = {
     EMRouting: PlainEMRouting,
     DynamicRouting: PlainDynamicRouting,
     VariationalRouting: PlainVariationalRouting,
     HeinsenRouting: PlainHeinsenRouting,
-    SelfRouting: PlainSelfRouting,
-    SelfAttentionRouting: PlainSelfAttentionRouting,
-    InvertedAttentionRouting: PlainInvertedAttentionRouting,
 }
 
 
 def plain(routing: Routing) -> Routing:
-    """The plain port of a routing with the same options.
+    """Return the plain port of a routing with the same options.
 
     Raises:
-        ValueError: a method or an option that has no plain port.
+        ValueError: a method or an option without a plain port ("routing: …").
     """
-    if type(routing) not in TWINS:
-        known = ", ".join(sorted(kind.name for kind in TWINS))
+    if type(routing) not in PORTS:
+        known = ", ".join(sorted(kind.name for kind in PORTS))
         raise ValueError(f"routing: must be one of {known} to have a plain port, got {routing.name!r}")
-    twin = TWINS[type(routing)]
-    shared = {field.name for field in dataclasses.fields(twin)} - {"epsilon"}
+    port = PORTS[type(routing)]
+    shared = {field.name for field in dataclasses.fields(port)} - {"epsilon"}
     if isinstance(routing, HeinsenRouting):
-        shared |= {"epsilon"}  # the paper's own, not a port's
+        shared |= {"epsilon"}  # the paper's own
     rest = {field.name for field in dataclasses.fields(routing)} - shared - {"backend", "variance_floor"}
     defaults = type(routing)()
     if changed := sorted(name for name in rest if getattr(routing, name) != getattr(defaults, name)):
         raise ValueError(f"routing: a plain port has no {changed[0]}, got {getattr(routing, changed[0])!r}")
-    return twin(**{name: getattr(routing, name) for name in shared})
+    return port(**{name: getattr(routing, name) for name in shared})

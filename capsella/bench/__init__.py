@@ -1,10 +1,14 @@
-"""How fast networks are on this machine.
+"""How fast networks are on this machine: one image in every backend, and batches in training."""
 
-`execution.py`: forward, and forward with backward, of several networks in turn. `latency.py`: one image, and how many a
-second. `backends.py`: one network in PyTorch, ONNX Runtime and OpenVINO; `networks.py`: several of them, into one file.
-"""
-
-from capsella.bench.backends import BACKENDS, MAKERS, Bench, UnavailableError, bench
-from capsella.bench.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
-from capsella.bench.latency import Latency, Throughput, best_throughput, latencies, network_latencies
-from capsella.bench.networks import Subject, bench_networks
+from capsella.bench.backends import BACKENDS, MAKERS, Bench, Subject, UnavailableError, bench, bench_networks
+from capsella.bench.stopwatch import (
+    Latency,
+    Throughput,
+    Timing,
+    best_throughput,
+    latencies,
+    network_latencies,
+    time_in_turns,
+    timings,
+)
+from capsella.bench.training import ExecutionTime, ExecutionTimes, execution_times

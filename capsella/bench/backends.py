@@ -1,27 +1,33 @@
-"""One network in every backend at hand: latency of a single image, and throughput."""
+"""One network in every backend: latency of a single image, throughput, and the difference from eager PyTorch."""
 
 import contextlib
+import gc
+import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from capsella import _native
-from capsella.bench.latency import Latency, Throughput, best_throughput, latencies
+from capsella.bench.stopwatch import Latency, Throughput, best_throughput, latencies
 from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
-from capsella.errors import ArgumentError, CapsellaError, unknown_name
+from capsella.environment import environment
+from capsella.errors import ArgumentError, CapsellaError, check_minimum, pluralize, unknown_name
 from capsella.export.graph import Exportable, with_backend
-from capsella.export.onnx_files import load_onnx, write_onnx
-from capsella.export.parity import Activations, usual_tolerance
-from capsella.export.reduced import write_int8
+from capsella.export.onnx_files import load_onnx, write_int8, write_onnx
+from capsella.export.parity import Activations, default_tolerance
 from capsella.export.ship import CALIBRATION_IMAGES
+from capsella.files import write_json
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
 from capsella.models.inference import optimize_for_inference
@@ -31,19 +37,28 @@ from capsella.routing import Routing
 BACKENDS = {
     "eager": "PyTorch eager",
     "native": "PyTorch, native kernels",
-    "packed": "PyTorch, packed weights",
+    "packed": "PyTorch, optimised for inference",
     "predict": "PyTorch, as capsella predict",
     "compile": "torch.compile",
     "onnxruntime": "ONNX Runtime",
     "onnxruntime-int8": "ONNX Runtime, int8",
     "openvino": "OpenVINO",
 }
+SAME_MACHINE = ("cpu", "torch", "capsella", "commit")  # must be equal for times in one file
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+Subject = tuple[ImageClassifier, ImageSet, str]  # a network, the images that it is timed on, and what these are
+
+
+class UnavailableError(Exception):
+    """A backend cannot run here; the message is the reason."""
 
 
 @dataclass
 class Bench:
-    """What was measured. unavailable: backend → why it did not run. differences: from eager's activations."""
+    """Measurements of a network, by backend.
+
+    differences: largest difference from eager's activations. unavailable: reason why a backend did not run.
+    """
 
     model: str
     threads: int
@@ -53,7 +68,7 @@ class Bench:
     unavailable: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; times in milliseconds."""
+        """Return all of it, ready for JSON; times in milliseconds."""
         rows = {
             name: {
                 "latency_ms": asdict(latency),
@@ -65,9 +80,9 @@ class Bench:
         return {"model": self.model, "threads": self.threads, "backends": rows, "unavailable": self.unavailable}
 
     def table(self) -> Table:
-        """The same for a terminal, fastest first."""
-        s = "" if self.threads == 1 else "s"
-        table = Table(title=f"{self.model}, {self.threads} thread{s}; one image a call, then the best batch")
+        """Return a table for a terminal, fastest first."""
+        title = f"{self.model}, {pluralize(self.threads, 'thread')}; one image per call, then the best batch"
+        table = Table(title=title)
         table.add_column("backend")
         for heading in ("p50 ms", "p95 ms", "p99 ms", "images/s", "batch", "difference"):
             table.add_column(heading, justify="right")
@@ -86,63 +101,118 @@ def bench(
     backends: Sequence[str] = tuple(BACKENDS),
     threads: int | None = None,
     calls: int = 200,
-    most_seconds: float | None = None,
+    max_seconds: float | None = None,
     batch_sizes: Sequence[int] = BATCH_SIZES,
 ) -> Bench:
-    """Measure `model` on the CPU; a backend counts only if it agrees with eager on the images that it is timed with.
+    """Measure `model` on the CPU. A backend is timed only if it agrees with eager on the images that are timed.
 
     Args:
-        model: any registered model.
-        images: training images: int8 calibrates on them, and all backends are timed on them.
-        backends: names of `BACKENDS`; those that cannot run here, or disagree with eager, are listed with the reason.
-        threads: for each backend; default: as many as PyTorch has.
-        calls: single-image calls a backend.
-        most_seconds: stops the calls of a backend early, as `latencies` and `best_throughput` do.
-        batch_sizes: to look for the best throughput among.
+        model: any registered network.
+        images: training images; int8 calibrates on them, and all backends are timed on them.
+        backends: names of `BACKENDS`. Those that cannot run here or differ from eager are listed with the reason.
+        threads: threads of each backend; default: as many as PyTorch has.
+        calls: single-image calls of each backend.
+        max_seconds: stops the calls of a backend early, as in `latencies` and `best_throughput`.
+        batch_sizes: batch sizes to find the best throughput among.
 
     Raises:
-        ValueError: an unknown backend, no backend, fewer than 100 calls, fewer than one thread, no images, seconds
-            that are not positive.
+        ArgumentError: no backend or an unknown one, fewer than 100 calls or than one thread, no images.
     """
-    _check(model, images, backends, threads)
-    model = with_backend(model, "eager")
-    with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
-        result = Bench(model.name, used)
-        pixels = images.images[torch.arange(max(batch_sizes)) % len(images)].float() / 255  # again where too few
-        runners = _prepare(model, images, backends, Path(folder), result, pixels)
-        steps = {name: _call(run, pixels, 1) for name, run in runners.items()}
-        result.latencies = latencies(steps, calls, most_seconds=most_seconds)
-        for name, run in runners.items():
-            result.throughputs[name] = best_throughput(
-                lambda n, run=run: _call(run, pixels, n)(),  # type: ignore[misc]
-                batch_sizes,
-                most_seconds=most_seconds,
-            )
-    return result
-
-
-def _check(model: ImageClassifier, images: ImageSet, backends: Sequence[str], threads: int | None) -> None:
     for name in backends:
         if name not in BACKENDS:
             raise unknown_name("backends", name, BACKENDS)
     if not backends:
         raise ArgumentError("backends", "name at least one", None)
-    if threads is not None and threads < 1:
-        raise ArgumentError("threads", "be at least 1", threads)
+    check_minimum(1, threads=threads)
     if len(images) == 0:
         raise ArgumentError("images", "hold at least one", None)
     model.check_images(images.images)
+    model = with_backend(model, "eager")
+    with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
+        result = Bench(model.name, used)
+        pixels = images.images[torch.arange(max(batch_sizes)) % len(images)].float() / 255  # repeated if too few
+        runners = _prepare(model, images, backends, Path(folder), result, pixels)
+
+        def call(run: Activations, size: int) -> Tensor:
+            return run(pixels[:size])
+
+        steps = {name: partial(call, run, 1) for name, run in runners.items()}
+        result.latencies = latencies(steps, calls, max_seconds=max_seconds)
+        for name, run in runners.items():
+            result.throughputs[name] = best_throughput(partial(call, run), batch_sizes, max_seconds=max_seconds)
+    return result
 
 
-def _call(run: Activations, pixels: Tensor, size: int) -> Callable[[], Tensor]:
-    part = pixels[:size].contiguous()
-    return lambda: run(part)
+def bench_networks(
+    networks: Mapping[str, Callable[[], Subject]],
+    settings: Mapping[str, Any],
+    *,
+    command: str,
+    out: Path | None = None,
+    resume: bool = False,
+    console: Console | None = None,
+    show: Callable[[Bench, str], None] = lambda result, images: None,
+) -> dict[str, Any]:
+    """Measure each network with `bench`, and return the content of `out`.
+
+    Args:
+        networks: functions that make the networks, by name; one network is in memory at a time.
+        settings: keyword arguments of `bench`, the same for all.
+        command: the command line that makes the file.
+        out: JSON file, written after each network.
+        resume: keep the networks that `out` holds, if it exists.
+        console: shows a line for each network, with the time left.
+        show: called with each result and what its images are.
+
+    Raises:
+        ArgumentError: no networks; from `bench`.
+        CapsellaError: `out` has other settings, is of another machine, or is no such file.
+    """
+    if not networks:
+        raise ArgumentError("networks", "hold at least one", None)
+    wanted = json.loads(json.dumps(settings))
+    done = _measured(out, wanted) if resume and out is not None and out.exists() else {}
+    values: dict[str, Any] = {"command": command, "settings": wanted, "environment": environment(), "networks": done}
+    waiting = [name for name in networks if name not in done]
+    start = time.monotonic()
+    for number, name in enumerate(waiting):
+        if console is not None:
+            left = (time.monotonic() - start) / number * (len(waiting) - number) / 60 if number else None
+            text = "" if left is None else f", about {left:.1f} minutes left"
+            position = len(networks) - len(waiting) + number + 1
+            console.print(f"{name}: network {position} of {len(networks)}{text}", markup=False)
+        model, images, what = networks[name]()
+        result = bench(model, images, **settings)
+        done[name] = {**result.to_dict(), "images": what, "size": [model.channels, *model.image_size]}
+        del model
+        torch._dynamo.reset()  # torch.compile keeps parts of the network
+        gc.collect()
+        values["environment"] = {**environment(), "threads": result.threads}
+        show(result, what)
+        if out is not None:
+            write_json(out, values)
+    return values
+
+
+def _measured(out: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the networks in `out`, if they were measured as they would be now."""
+    try:
+        values = json.loads(out.read_text(encoding="utf-8"))
+        networks = dict(values["networks"])
+        then = {name: values["environment"][name] for name in SAME_MACHINE} | values["settings"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CapsellaError(f"{out} is no file of capsella bench; choose another, or leave out --resume") from error
+    here = environment()
+    for name, now in ({name: here[name] for name in SAME_MACHINE} | dict(settings)).items():
+        if then.get(name) != now:
+            raise CapsellaError(f"{out} was measured with {name} {then.get(name)}, not {now}; --resume needs the same")
+    return networks
 
 
 def _prepare(
     model: ImageClassifier, images: ImageSet, backends: Sequence[str], folder: Path, result: Bench, pixels: Tensor
 ) -> dict[str, Activations]:
-    """Every backend that can run, called once for one image and once for a batch, and compared with eager."""
+    """Call every backend that can run for one image and for a batch, and keep those that agree with eager."""
     runners: dict[str, Activations] = {}
     expected = _run_torch(Exportable(model))(pixels)
     for name in backends:
@@ -153,17 +223,13 @@ def _prepare(
         except (UnavailableError, CapsellaError, ValueError) as error:  # random couplings, a kernel for other layers, …
             result.unavailable[name] = str(error)
             continue
-        most = usual_tolerance(model, "int8" if name.endswith("int8") else "float32").difference
-        if not difference <= most:
-            result.unavailable[name] = f"differs from eager by {difference:.2g}, more than {most:g}"
+        limit = default_tolerance(model, "int8" if name.endswith("int8") else "float32").difference
+        if not difference <= limit:
+            result.unavailable[name] = f"differs from eager by {difference:.2g}, more than {limit:g}"
             continue
         result.differences[name] = difference
         runners[name] = run
     return runners
-
-
-class UnavailableError(Exception):
-    """A backend cannot run here; says why."""
 
 
 def _run_torch(module: Any) -> Activations:
@@ -188,7 +254,7 @@ def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> A
     return _run_torch(Exportable(with_backend(model, "native")))
 
 
-def _packed(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+def _optimized(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     return _run_torch(Exportable(optimize_for_inference(with_backend(model, "auto"))))
 
 
@@ -196,12 +262,12 @@ def _predicting(model: ImageClassifier, images: ImageSet, folder: Path) -> Activ
     """Predict with OOD detection, which takes a second pass, or the decoder."""
     detector = model.ood_detector
     if detector is None:
-        raise UnavailableError("the network has no OOD detector, and packed weights are the rest")
-    quick = optimize_for_inference(without_unused_decoder(with_backend(model, "auto"), detector))
+        raise UnavailableError("the network has no OOD detector; without it, this is the backend `packed`")
+    fast = optimize_for_inference(without_unused_decoder(with_backend(model, "auto"), detector))
 
     def run(images: Tensor) -> Tensor:
         with torch.inference_mode():
-            return predict_with_scores(quick, images, detector)[0].activations
+            return predict_with_scores(fast, images, detector)[0].activations
 
     return run
 
@@ -212,15 +278,15 @@ def _compiled(model: ImageClassifier, images: ImageSet, folder: Path) -> Activat
     def checked(part: Tensor) -> Tensor:
         try:
             return run(part)
-        except torch._dynamo.exc.TorchDynamoException as error:  # no compiler on this machine, most of all
+        except torch._dynamo.exc.TorchDynamoException as error:  # usually, there is no compiler on this machine
             raise UnavailableError(f"torch.compile fails: {str(error).strip().splitlines()[0]}") from error
 
     return checked
 
 
 def _onnx_file(model: ImageClassifier, folder: Path) -> Path:
-    """The float32 file, which three backends share."""
-    _require("onnx", "onnxscript")
+    """Write the float32 file that three backends share."""
+    _check_packages("onnx", "onnxscript")
     path = folder / "float32.onnx"
     if not path.exists():
         write_onnx(model, path)
@@ -228,19 +294,19 @@ def _onnx_file(model: ImageClassifier, folder: Path) -> Path:
 
 
 def _onnxruntime(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    _require("onnxruntime")
+    _check_packages("onnxruntime")
     return load_onnx(_onnx_file(model, folder))
 
 
 def _onnxruntime_int8(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    _require("onnxruntime")
+    _check_packages("onnxruntime")
     path, calibration = folder / "int8.onnx", images.subset(evenly(len(images), CALIBRATION_IMAGES))
     write_int8(_onnx_file(model, folder), path, calibration, {})
     return load_onnx(path)
 
 
 def _openvino(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    _require("openvino")
+    _check_packages("openvino")
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
@@ -248,7 +314,7 @@ def _openvino(model: ImageClassifier, images: ImageSet, folder: Path) -> Activat
     return lambda part: torch.from_numpy(compiled({"images": part.numpy()})["activations"])
 
 
-def _require(*packages: str) -> None:
+def _check_packages(*packages: str) -> None:
     if missing := [package for package in packages if find_spec(package) is None]:
         raise UnavailableError(f"{', '.join(missing)} is not installed")
 
@@ -256,7 +322,7 @@ def _require(*packages: str) -> None:
 MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
     "eager": lambda model, images, folder: _run_torch(Exportable(model)),
     "native": _native_kernels,
-    "packed": _packed,
+    "packed": _optimized,
     "predict": _predicting,
     "compile": _compiled,
     "onnxruntime": _onnxruntime,
@@ -267,7 +333,7 @@ MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
 
 @contextlib.contextmanager
 def _threads(number: int | None) -> Iterator[int]:
-    """PyTorch, and with it all that asks it, on this many threads."""
+    """Run PyTorch, and all that asks it, on this many threads."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(number or before)

@@ -100,7 +100,7 @@ def _time_backends(options: Bench, command: str) -> None:
     names, threads = _names(options.networks), options.threads or torch.get_num_threads()
     values = bench_networks(
         {name: partial(_model_and_images, name) for name in names},
-        {"backends": backends, "threads": threads, "calls": options.calls, "most_seconds": options.seconds},
+        {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
         command=command,
         out=options.out,
         resume=options.resume,

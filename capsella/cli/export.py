@@ -26,17 +26,18 @@ class Export:
     run: Annotated[Path, *positional("RUN", "A run, or a comparison's folder.")]
     format: Literal["onnx", "pt2"] = "onnx"
     """onnx: for ONNX Runtime and others. pt2: for torch.export, with the native kernels."""
-    quantize: Literal["float32", "float16", "int8"] = "float32"
+    quantize: Literal["float32", "int8"] = "float32"
     """Numbers of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
     reconstruction: bool = False
     """Include the decoder; its images are a second output, reconstruction."""
     out: Path | None = None
     """The file. Default: RECIPE.onnx, RECIPE-int8.onnx or RECIPE.pt2 in the run's folder."""
     tolerance: float | None = None
-    """Largest difference allowed in any activation. Default: 1e-4 for float32, 1e-2 for float16 and for votes in
-    bfloat16, 0.1 for int8."""
+    """Largest difference allowed in any activation. Default: 1e-4 for float32, 1e-2 with votes in bfloat16, 0.1 for
+    int8."""
     flips: float | None = None
-    """Percentage of test images that may get another class. Default: 0 for float32, 0.5 for float16, 1 for int8."""
+    """Percentage of test images that may get another class. Default: 0 for float32, 0.5 with votes in bfloat16, 1
+    for int8."""
     json: bool = False
     """Print JSON instead of text; FILE.json beside the file holds the same."""
 
@@ -45,10 +46,10 @@ def run(arguments: list[str]) -> None:
     """Export, check and print."""
     options = parse(Export, arguments, "export")
 
-    from capsella.export import Tolerance, export_model, usual_tolerance
+    from capsella.export import Tolerance, default_tolerance, export_model
 
     run = open_run(options.run)
-    default = usual_tolerance(run.model, options.quantize)
+    default = default_tolerance(run.model, options.quantize)
     tolerance = Tolerance(
         default.difference if options.tolerance is None else options.tolerance,
         default.flips if options.flips is None else options.flips,

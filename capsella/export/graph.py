@@ -1,4 +1,4 @@
-"""A trained network as other programs see it: a graph for any batch size, and a description as JSON."""
+"""A trained network for other programs: a graph for any batch size, and a description as JSON."""
 
 import copy
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from capsella.errors import warn_once
+from capsella.errors import ArgumentError, warn_once
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
 from capsella.models.inference import without_decoder
@@ -18,49 +18,48 @@ from capsella.uncertainty import is_fitted_to
 from capsella.uncertainty.calibration import LEAST, MOST
 from capsella.version import __version__
 
-KEY = "capsella"
-"""Under which a file holds what a program that runs it must know."""
+KEY = "capsella"  # of the description in a file
 
 
 class Exportable(nn.Module):
-    """A model as a program sees it: images in; activations out, and the reconstruction where asked for.
+    """A network from images to activations, and to the reconstruction if `reconstruction`.
 
     Raises:
-        ValueError: a reconstruction of a model without a decoder.
+        ArgumentError: a reconstruction of a network without a decoder.
     """
 
     def __init__(self, model: ImageClassifier, reconstruction: bool = False) -> None:
         super().__init__()
         if reconstruction and not model.has_decoder:
-            raise ValueError(f"reconstruction: must be False for a model without a decoder, got True for {model.name}")
+            raise ArgumentError("reconstruction", f"be False for {model.name}, which has no decoder", True)
         self.model, self.reconstruction = model if reconstruction else without_decoder(model), reconstruction
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Activations [b classes], and images [b channels height width] where asked for."""
+        """Return activations [b classes], and perhaps images [b channels height width]."""
         output = self.model(images)
         return (output.activations, output.reconstruction) if self.reconstruction else (output.activations,)
 
 
 def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
-    """A copy of `model` in evaluation mode on the CPU, whose routings run on `backend` where they know any."""
+    """Return a copy of `model` in evaluation mode on the CPU, whose routings run on `backend` if they have several."""
     model = copy.deepcopy(model).cpu().eval()
     for module in model.modules():
         routing = getattr(module, "routing", None)
         if isinstance(routing, Routing) and routing.fused:  # the others have one implementation
-            setattr(module, "routing", replace(cast(Any, routing), backend=backend))  # noqa: B010  of some modules
-        elif isinstance(module, ClusterCapsules):  # which has its routing in itself
+            setattr(module, "routing", replace(cast(Any, routing), backend=backend))  # noqa: B010  some modules have it
+        elif isinstance(module, ClusterCapsules):  # it contains its routing
             module.backend = backend
     return model
 
 
 def traced(model: ImageClassifier, backend: Backend, reconstruction: bool = False) -> ExportedProgram:
-    """`torch.export` of a model for any number of images, its routing unrolled into operators of `backend`.
+    """Export a model with `torch.export` for any number of images, its routing unrolled into operators of `backend`.
 
     Raises:
-        ValueError: a routing with random couplings, which a graph cannot hold.
+        ArgumentError: a routing with random couplings.
     """
     module = Exportable(with_backend(model, backend), reconstruction)
-    # Two images, since torch.export takes one for a constant.
+    # Two images, since torch.export takes a batch size of one for a constant.
     images = torch.zeros(2, model.channels, *model.image_size)
     with torch.no_grad():
         program = torch.export.export(module, (images,), dynamic_shapes={"images": {0: Dim("batch")}}, strict=False)
@@ -69,44 +68,37 @@ def traced(model: ImageClassifier, backend: Backend, reconstruction: bool = Fals
 
 
 def refuse_random(program: ExportedProgram) -> None:
-    """Raises:
-    ValueError: the program draws random numbers.
-    """
+    """Raise `ArgumentError` if the program draws random numbers."""
     if random := sorted(name for name in operators(program) if name.startswith(("aten.rand", "capsella.random"))):
-        raise ValueError(
-            f"model: must not draw random numbers to be exported, as random couplings do, got {', '.join(random)}"
-        )
+        rule = "not draw random numbers, as random couplings do, to be exported"
+        raise ArgumentError("model", rule, random, shown=", ".join(random))
 
 
 def operators(program: ExportedProgram) -> set[str]:
-    """Names of the operators that a program calls, as "capsella.em_capsule_conv.default", in nested graphs too."""
+    """Return the operators that a program calls, e.g. "capsella.em_capsule_conv.default", also in nested graphs."""
     graphs = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     return {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}
 
 
 def _form(model: ImageClassifier) -> list[str]:
-    """How an image gets its size and colours; stained cells are a program of their own, which an instrument needs too.
-
-    In the order of `capsella.data.reading.to_tensor`.
-    """
+    """Return how an image gets its size and colours, in the order of `capsella.data.reading.to_tensor`."""
     colours = "convert to the colours above"
     if model.cut is None:
         return [colours, "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
     cut = f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), {model.cut})"
-    return [colours, f"{cut}; radius: of a usual nucleus in pixels of your images, here of the training's"]
+    return [colours, f"{cut}; radius: of a typical nucleus in pixels of your images; here that of the training images"]
 
 
 def _deep_values(model: ImageClassifier) -> str:
-    """What to do about files of more than 8 bits a channel; before anything is resized, as hot pixels would smear."""
+    """Return how to scale files of more than 8 bits per channel: before resizing, which would smear hot pixels."""
     if model.value_range is None:
-        return "of more than 8 bits a channel: not taken, as the network was trained on 8 bits"
+        return "more than 8 bits per channel: not accepted, as the network was trained on 8 bits"
     low, high = model.value_range
-    values = f"bring {low:.10g} to 0 and {high:.10g} to 255, cut off what is beyond, and round"
-    return f"of more than 8 bits a channel: {values}"
+    return f"more than 8 bits per channel: map {low:.10g} to 0 and {high:.10g} to 255, clip, and round"
 
 
 def _calibration(model: ImageClassifier) -> dict[str, Any]:
-    """How to make probabilities of activations a, where the network is calibrated."""
+    """Return how to compute probabilities from activations a, if the network is calibrated."""
     calibration = model.calibration
     if calibration is None:
         return {}
@@ -127,20 +119,15 @@ def _calibration(model: ImageClassifier) -> dict[str, Any]:
     }
 
 
-def _left_out(model: ImageClassifier) -> dict[str, list[str]]:
-    """What `capsella predict` says of an image, and a file does not."""
-    parts = {"whether an image is out of distribution": model.ood_detector, "prediction sets": model.calibration}
-    missing = [name for name, fitted in parts.items() if fitted is not None]
-    return {"not_in_this_file": missing} if missing else {}
-
-
 def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
-    """Sizes, classes and what has to be done to an image first, JSON-ready, with `more` entries behind.
+    """Describe a network for JSON: sizes, classes, and the preprocessing of an image, with `more` entries at the end.
 
-    Cropping and standardising belong to the network and are in the file. What remains outside: reading, an aspect ratio
-    and a size, grey or colour, the scale.
+    Cropping and standardising are in the file. Programs must do the rest: read an image, crop it to the aspect ratio,
+    resize it, convert its colours, and scale its values.
     """
     height, width = model.image_size
+    only_here = {"out-of-distribution detection": model.ood_detector, "prediction sets": model.calibration}
+    missing = [name for name, fitted in only_here.items() if fitted is not None]
     return {
         "model": model.name,
         "classes": list(model.classes),
@@ -156,15 +143,15 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
             "cuts_cells": model.cut is not None,
         },
         "preprocessing": [
-            "turn upright as EXIF says",
+            "rotate as the EXIF orientation says",
             _deep_values(model),
-            "what is transparent becomes black",
+            "put transparent images on black",
             *_form(model),
             "divide by 255",
         ],
         "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
         **_calibration(model),
-        **_left_out(model),
+        **({"not_in_this_file": missing} if missing else {}),
         "capsella": __version__,
         **more,
     }

@@ -1,70 +1,142 @@
-"""ONNX files: the routing unrolled into standard operators, any batch size, what one must know in their metadata."""
+"""ONNX files: the routing unrolled into standard operators, for any batch size, in float32 or int8.
+
+In int8, the routing stays in float32: it sums thousands of small votes and takes logarithms of variances, for which 8
+bits are too few, and its share of the weights and of the arithmetic is small.
+"""
 
 import json
+import logging
+import tempfile
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from capsella.errors import CapsellaError, check_installed
+from capsella.data.batching import batches
+from capsella.data.images import ImageSet
+from capsella.errors import ArgumentError, CapsellaError, check_installed
 from capsella.export.graph import KEY, describe_model, traced
 from capsella.export.parity import Activations
-from capsella.export.quiet import quiet
 from capsella.models import ImageClassifier
 
-OPSET = 18
-"""Of ONNX's standard operators: the oldest that PyTorch writes without converting, so that old runtimes read it."""
+OPSET = 18  # the oldest that PyTorch writes without converting, so that old runtimes read it
+INT8_OPERATORS = ("Conv", "Gemm", "MatMul")  # of the products of matrices, only those of dense layers
 
 
 def write_onnx(
     model: ImageClassifier, path: str | Path, *, reconstruction: bool = False, facts: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Write a network as ONNX in float32: images [batch c h w] → activations [batch classes]; returns its description.
+    """Write a network as ONNX in float32: images [batch c h w] → activations [batch classes].
 
-    The routing comes from the eager backend, since no runtime but PyTorch knows the native kernels.
+    The routing comes from the eager backend, since no runtime but PyTorch has the native kernels.
 
     Args:
-        model: any registered model, in any mode; exported in evaluation mode.
+        model: any registered network; it is exported in evaluation mode.
         path: the file.
-        reconstruction: also put the decoder in, whose second output is the reconstruction from the predicted class.
-        facts: more entries for the description, as the recipe's name.
+        reconstruction: include the decoder; its images, from the predicted class, are a second output.
+        facts: more entries for the description, e.g. the recipe's name.
+
+    Returns:
+        The description, which the file holds too.
 
     Raises:
-        ValueError: a reconstruction of a model without a decoder.
+        ValueError: a reconstruction of a network without a decoder.
         CapsellaError: the extra `export` is not installed.
     """
     check_installed("an ONNX file", "export", "onnx", "onnxscript")
-    import onnx
 
     outputs = ["activations", "reconstruction"] if reconstruction else ["activations"]
     proto = converted(traced(model, "eager", reconstruction), ["images"], outputs).model_proto
     _name_batch(proto)
+    _accept_no_images(proto)
     opset = {entry.domain: entry.version for entry in proto.opset_import}[""]
     description = describe_model(model, format="onnx", precision="float32", opset=opset, **(facts or {}))
-    write_description(proto, description)
-    onnx.checker.check_model(proto, full_check=True)
-    onnx.save_model(proto, str(path))
+    _save(proto, path, description)
     return description
 
 
-def write_description(proto: Any, description: dict[str, Any]) -> None:
-    """Put the description into a model, in place of an earlier one."""
-    import onnx
+def write_int8(source: str | Path, path: str | Path, images: ImageSet, description: dict[str, Any]) -> dict[str, Any]:
+    """Quantise a float32 ONNX file statically by ONNX Runtime: int8 weights per channel, and uint8 activations.
 
-    onnx.helper.set_model_props(proto, {KEY: json.dumps(description)})
+    The ranges of activations are the extremes on `images`. Weights take 7 bits, so that processors without VNNI
+    instructions, whose 16-bit sums would overflow, compute the same.
+
+    Args:
+        source: a file of `write_onnx`.
+        path: the new file.
+        images: training images to calibrate on.
+        description: description of the source.
+
+    Returns:
+        The description of the new file.
+
+    Raises:
+        ArgumentError: no images.
+        CapsellaError: the extra `export` is not installed.
+    """
+    check_installed("an ONNX file", "export", "onnx", "onnxruntime")
+    if len(images) == 0:
+        raise ArgumentError("images", "hold at least one to calibrate on", None)
+    import onnx
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.parts = ({"images": part.images.numpy()} for part in batches(images, 16))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.parts, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Path(folder, "prepared.onnx")
+        # Symbolic inference is for transformers' shapes; ONNX's own knows all of these.
+        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+        graph = onnx.load(str(prepared)).graph
+        weights = {weight.name: weight for weight in graph.initializer}
+        with _only_errors():  # it warns that the file was not prepared, even if it was
+            quantization.quantize_static(
+                str(prepared),
+                str(path),
+                Reader(),
+                quant_format=quantization.QuantFormat.QDQ,
+                op_types_to_quantize=list(INT8_OPERATORS),
+                nodes_to_exclude=[node.name for node in graph.node if not _is_layer(node, weights)],
+                per_channel=True,
+                reduce_range=True,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
+            )
+    operators = list(INT8_OPERATORS)
+    description = {**description, "precision": "int8", "calibration_images": len(images), "int8_operators": operators}
+    _save(onnx.load(str(path)), path, description)
+    return description
+
+
+def _is_layer(node: Any, weights: Mapping[str, Any]) -> bool:
+    """Return True for a convolution or a dense layer with several outputs.
+
+    Routing multiplies matrices of more dimensions, and the scores of capsules are products with one column.
+    """
+    if node.op_type != "MatMul":
+        return node.op_type in INT8_OPERATORS
+    weight = weights.get(node.input[1])
+    return weight is not None and len(weight.dims) == 2 and min(weight.dims) > 1
 
 
 def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> torch.onnx.ONNXProgram:
-    """A graph in ONNX with names for its inputs and outputs, and all of the exporter's optimisation that is safe here.
+    """Convert a graph to ONNX with names for its inputs and outputs, and with the optimisations that are safe here.
 
-    Its rewriting takes a number below 1e-8 for zero, and so the 1e-12 out of ‖s‖² + 1e-12: a capsule of length zero,
-    which is common behind a ReLU, would divide zero by zero. The exporter's notes on each operator are left out:
-    they are lines of this program, with folders of the machine that it ran on.
+    The exporter's rewriting takes a number below 1e-8 for zero, and so the 1e-12 in ‖s‖² + 1e-12: a capsule of length
+    zero, which is common after a ReLU, would divide zero by zero.
     """
     from onnxscript import optimizer
 
-    with quiet("torch.onnx"), warnings.catch_warnings():
+    with _only_errors("torch.onnx"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             graph,
@@ -79,24 +151,18 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
         assert program is not None  # dynamo=True returns it
         optimizer.fold_constants(program.model)
         optimizer.remove_unused_nodes(program.model)
-    _forget_origins(program.model)
+    # Stack traces name folders of this machine, and are half of a small file.
+    main = program.model.graph
+    values = [value for node in main.all_nodes() for value in node.outputs]
+    parts: list[Any] = [main, *main.all_nodes(), *main.initializers.values(), *main.inputs, *values]
+    for part in parts:
+        part.metadata_props.clear()
+        part.doc_string = None
     return program
 
 
-def _forget_origins(model: Any) -> None:
-    """Stack traces and the exporter's names of modules, which are half of a small file."""
-    graph = model.graph
-    for part in (graph, *graph.all_nodes(), *graph.initializers.values(), *graph.inputs):
-        part.metadata_props.clear()
-        part.doc_string = None
-    for node in graph.all_nodes():
-        for value in node.outputs:
-            value.metadata_props.clear()
-            value.doc_string = None
-
-
 def _name_batch(proto: Any) -> None:
-    """The batch's symbol reads "batch" wherever it stands: PyTorch names it as its compiler does, s34."""
+    """Name the batch's dimension "batch"; PyTorch names it as its compiler does, e.g. s34."""
     symbol = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dimension in value.type.tensor_type.shape.dim:
@@ -104,10 +170,68 @@ def _name_batch(proto: Any) -> None:
                 dimension.dim_param = "batch"
 
 
-def load_onnx(path: str | Path, threads: int | None = None, output: str = "activations") -> Activations:
-    """An ONNX file in ONNX Runtime, on the CPU with this many threads (default: as many as PyTorch has).
+def _accept_no_images(proto: Any) -> None:
+    """Compute an empty batch as one of one black image, and cut its outputs off.
 
-    output: "activations", or "reconstruction" of a file that has it.
+    Some versions of ONNX Runtime, 1.31.1 for one, end the process at an empty batch. For others, this only copies the
+    images.
+    """
+    from onnx import TensorProto, helper
+
+    graph = proto.graph
+    _, *shape = (dimension.dim_value for dimension in graph.input[0].type.tensor_type.shape.dim)
+    rename = {"images": "images_or_black"} | {value.name: f"{value.name}_or_black" for value in graph.output}
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for k, name in enumerate(names):
+                names[k] = rename.get(name, name)
+    for name, values in {"one": [1], "zero": [0], "image_shape": shape}.items():
+        graph.initializer.append(helper.make_tensor(f"batch_{name}", TensorProto.INT64, [len(values)], values))
+    before = [
+        helper.make_node("Shape", ["images"], ["batch_size"], start=0, end=1),
+        helper.make_node("Sub", ["batch_one", "batch_size"], ["batch_lack"]),
+        helper.make_node("Max", ["batch_lack", "batch_zero"], ["batch_missing"]),
+        helper.make_node("Concat", ["batch_missing", "batch_image_shape"], ["batch_black_shape"], axis=0),
+        helper.make_node("ConstantOfShape", ["batch_black_shape"], ["batch_black"]),
+        helper.make_node("Concat", ["images", "batch_black"], ["images_or_black"], axis=0),
+    ]
+    after = [
+        helper.make_node("Slice", [rename[value.name], "batch_zero", "batch_size", "batch_zero"], [value.name])
+        for value in graph.output
+    ]
+    nodes = [*before, *graph.node, *after]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+
+
+def _save(proto: Any, path: str | Path, description: dict[str, Any]) -> None:
+    """Check and save a model with its description."""
+    import onnx
+
+    onnx.helper.set_model_props(proto, {KEY: json.dumps(description)})
+    onnx.checker.check_model(proto, full_check=True)
+    onnx.save_model(proto, str(path))
+
+
+@contextmanager
+def _only_errors(name: str | None = None) -> Iterator[None]:
+    """Hide what a logger, by default the root, says below errors: it is for developers of the library."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def load_onnx(path: str | Path, threads: int | None = None, output: str = "activations") -> Activations:
+    """Load an ONNX file into ONNX Runtime on the CPU.
+
+    Args:
+        path: the file.
+        threads: default: as many as PyTorch has.
+        output: "activations", or "reconstruction" if the file has it.
 
     Raises:
         CapsellaError: ONNX Runtime is not installed, or cannot read the file.
@@ -127,7 +251,7 @@ def load_onnx(path: str | Path, threads: int | None = None, output: str = "activ
 
 
 def read_onnx_description(path: str | Path) -> dict[str, Any]:
-    """What the file says of itself; see `describe_model`.
+    """Read the description in a file; see `describe_model`.
 
     Raises:
         CapsellaError: no ONNX file, or not one of capsella's.
@@ -137,10 +261,10 @@ def read_onnx_description(path: str | Path) -> dict[str, Any]:
 
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # protobuf's errors differ from version to version
+    except Exception as error:  # protobuf's errors differ between versions
         raise CapsellaError(f"{path}: cannot be read as an ONNX file: {error}") from error
     entries = {entry.key: entry.value for entry in model.metadata_props}
     if KEY not in entries:
-        raise CapsellaError(f"{path}: not written by capsella, it describes no classes")
+        raise CapsellaError(f"{path}: capsella did not write it, so it describes no classes")
     description: dict[str, Any] = json.loads(entries[KEY])
     return description

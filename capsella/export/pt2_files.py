@@ -18,11 +18,10 @@ from capsella.routing.backends import register_native_operators
 def write_pt2(
     model: ImageClassifier, path: str | Path, *, reconstruction: bool = False, facts: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Write a network as .pt2; returns its description, which the file holds as capsella.json.
+    """Write a network as .pt2, and return its description, which the file holds as capsella.json.
 
-    The routing calls the native kernels where `backend="auto"` would; `description["routing"]` says whether it does.
-    `load_pt2` reads the file; a program of one's own must `import capsella.export` and call it, so that the kernels are
-    known. Raises as `write_onnx`.
+    The routing calls the native kernels if `backend="auto"` would; then `description["routing"]` is "native". A program
+    must read such a file with `load_pt2`, which registers the kernels. Raises as `write_onnx`.
     """
     program = traced(model, "auto", reconstruction)
     fused = sorted(name for name in operators(program) if name.startswith("capsella."))
@@ -35,7 +34,7 @@ def write_pt2(
         torch=torch.__version__,
         **(facts or {}),
     )
-    # A path must end in .pt2, and a temporary one does not. A warning says that weights are parts of larger tensors.
+    # A path must end in .pt2, which a temporary one does not. The warning is about weights inside larger tensors.
     with open(path, "wb") as file, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No complete tensor found")
         torch.export.save(program, file, extra_files={f"{KEY}.json": json.dumps(description)})
@@ -43,14 +42,16 @@ def write_pt2(
 
 
 def load_pt2(path: str | Path, output: int = 0) -> tuple[Activations, dict[str, Any]]:
-    """A .pt2 file as a function, and what it says of itself; the native kernels that it may call are registered first.
+    """Load a .pt2 file, and return it as a function with its description; native kernels are registered first.
 
-    A file must be trusted: PyTorch's loader may run code that it holds.
+    Open only files that you trust: PyTorch's loader may run code in a file.
 
-    output: 0 for activations, 1 for reconstructions of a file that has them.
+    Args:
+        path: the file.
+        output: 0 for activations, 1 for reconstructions if the file has them.
 
     Raises:
-        CapsellaError: the file cannot be read, or calls native kernels and there are none here.
+        CapsellaError: the file cannot be read, or calls native kernels that are not built here.
     """
     extra = {f"{KEY}.json": ""}
     register_native_operators()

@@ -1,5 +1,5 @@
-"""The network and the digits of the exports, of which some backends are made."""
+"""Exports are traced without shape checks."""
 
-from tests.export.conftest import _without_shape_checks, model, splits
+from tests.export.conftest import _without_shape_checks
 
-__all__ = ["_without_shape_checks", "model", "splits"]
+__all__ = ["_without_shape_checks"]

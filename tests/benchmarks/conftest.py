@@ -1,12 +1,12 @@
-"""Ops small enough for a test, of every kind that the registry holds."""
+"""Ops small enough for a test, and contenders that are right, wrong and absent."""
 
 import dataclasses
 
 import pytest
 import torch
 
-from benchmarks.cases import DYNAMIC, EM, Bars, Case
-from benchmarks.contenders import EAGER, PLAIN, Contender, backend
+from benchmarks.cases import ALL, DYNAMIC, Case
+from benchmarks.measure import Contender, backend
 from benchmarks.ops import LayerOp
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.routing import Routing
@@ -19,7 +19,7 @@ def em() -> LayerOp:
     def layer(routing: Routing) -> CapsuleConv2d:
         return CapsuleConv2d(2, 4, 3, 4, 2, 1, pose="matrix", routing=routing)
 
-    return LayerOp("tiny-em", EM, layer, (3, 4), 2, 4)
+    return LayerOp("tiny-em", ALL, layer, (3, 4), 2, 4)
 
 
 @pytest.fixture
@@ -32,18 +32,18 @@ def dense() -> LayerOp:
 
 @pytest.fixture
 def case(em: LayerOp) -> Case:
-    return Case(em, 2, True, Bars(plain=1e-9, memory=1e9, images_per_second=1e12))
+    return Case(em, 2, True)
 
 
 @pytest.fixture
 def good() -> Contender:
-    """Claims a speed-up, and is right: the eager backend under another name."""
+    """The eager backend under another name."""
     return Contender("good", backend("eager"), fused=True)
 
 
 @pytest.fixture
 def broken() -> Contender:
-    """Claims a speed-up, and has another λ: poses are right, activations and gradients a little wrong."""
+    """λ is one per cent off: poses are right, activations and gradients slightly wrong."""
 
     def routing(options: Routing) -> Routing:
         return dataclasses.replace(options, backend="eager", inverse_temperature=0.0101)  # type: ignore[call-arg]
@@ -55,8 +55,3 @@ def broken() -> Contender:
 def absent() -> Contender:
     """A backend that no routing has."""
     return Contender("absent", backend("abacus"), fused=True)
-
-
-@pytest.fixture
-def yardsticks() -> tuple[Contender, ...]:
-    return PLAIN, EAGER

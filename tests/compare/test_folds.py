@@ -47,7 +47,7 @@ def _quick_reports():
     """Without pictures, which `test_comparison` has, and with few calls to time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("capsella.report.pages.write_png", write_empty)
-        patch.setattr("capsella.bench.latency.LEAST_CALLS", 10)
+        patch.setattr("capsella.bench.stopwatch.MIN_CALLS", 10)
         yield
 
 

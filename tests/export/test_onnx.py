@@ -31,7 +31,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra `export`")
 
 from PIL import Image  # noqa: E402
 
-from capsella.export import Tolerance, compare, usual_tolerance, write_float16, write_int8, write_onnx  # noqa: E402
+from capsella.export import Tolerance, compare, default_tolerance, write_int8, write_onnx  # noqa: E402
 
 EXAMPLE = Path(capsella.__file__).parents[1] / "examples" / "onnx_inference.py"
 
@@ -98,21 +98,10 @@ class TestReducedPrecision:
         assert all("DequantizeLinear" not in (inputs[kind]) for kind in ("MatMul", "Softmax"))
         assert path.stat().st_size < 0.35 * exported_onnx.path.stat().st_size
         about = read_onnx_description(path)
-        assert about == {**written, "int8_operators": list(written["int8_operators"])}
+        assert about == written
         assert (about["precision"], about["calibration_images"], about["opset"]) == ("int8", 100, 18)
         with pytest.raises(ArgumentError):
             write_int8(exported_onnx.path, tmp_path / "x", splits.train.subset([]), {})
-
-    def test_float16_halves_convolutions_and_keeps_the_routing(self, exported_onnx, model, splits, tmp_path):
-        path = tmp_path / "half.onnx"
-        about = write_float16(exported_onnx.path, path, exported_onnx.description)
-        assert (about["precision"], about["opset"]) == ("float16", 18)
-        assert compare(model, load_onnx(path), splits.test, Tolerance(1e-2, 0.0)).holds
-        kinds = {weight.name: weight.data_type for weight in onnx.load(path).graph.initializer}
-        halved = {name for name, kind in kinds.items() if kind == onnx.TensorProto.FLOAT16}
-        assert len(halved) == 4  # weight and bias of two convolutions
-        assert any(kind == onnx.TensorProto.FLOAT and "capsule_layers" in name for name, kind in kinds.items())
-        assert path.stat().st_size < 0.6 * exported_onnx.path.stat().st_size
 
     def test_dense_layers_of_a_transformer_are_reduced(self, tmp_path):
         """They read more than two dimensions, and are products of matrices in the file."""
@@ -123,21 +112,18 @@ class TestReducedPrecision:
         about = write_onnx(model, tmp_path / "a.onnx")
         whole = sum(np.prod(weight.dims) for weight in onnx.load(tmp_path / "a.onnx").graph.initializer)
         expected = model(images).activations.detach()
-        for name, kind, write, most in [
-            ("half", onnx.TensorProto.FLOAT16, write_float16, 1e-2),
-            ("int8", onnx.TensorProto.INT8, lambda *words: write_int8(*words[:2], shown, words[2]), 0.1),
-        ]:
-            write(tmp_path / "a.onnx", tmp_path / f"{name}.onnx", about)
-            weights = onnx.load(tmp_path / f"{name}.onnx").graph.initializer
-            assert sum(np.prod(weight.dims) for weight in weights if weight.data_type == kind) > 0.7 * whole
-            assert (load_onnx(tmp_path / f"{name}.onnx")(images) - expected).abs().max() < most
+        write_int8(tmp_path / "a.onnx", tmp_path / "int8.onnx", shown, about)
+        weights = onnx.load(tmp_path / "int8.onnx").graph.initializer
+        reduced = sum(np.prod(weight.dims) for weight in weights if weight.data_type == onnx.TensorProto.INT8)
+        assert reduced > 0.7 * whole
+        assert (load_onnx(tmp_path / "int8.onnx")(images) - expected).abs().max() < 0.1
 
-    def test_votes_in_bfloat16_have_the_limits_of_float16(self):
+    def test_votes_in_bfloat16_have_wider_limits(self):
         short = {"image_size": 17, "classes": 3}
         for votes, most in (("bfloat16", 1e-2), ("float32", 1e-4)):
             model = create_model("hinton2018_matrix_capsnet_small", routing=EMRouting(votes=votes), **short)
-            assert usual_tolerance(model, "float32").difference == most
-            assert usual_tolerance(model, "int8").difference == 0.1
+            assert default_tolerance(model, "float32").difference == most
+            assert default_tolerance(model, "int8").difference == 0.1
 
 
 # One network of each kind of layer; the large ones of a paper are made of the layers of the small ones.
@@ -175,7 +161,7 @@ def test_every_kind_of_network_exports_and_takes_any_batch(name, options, tmp_pa
             layer.routing = dataclasses.replace(layer.routing, iterations=1)
     write_onnx(model, tmp_path / "x.onnx")
     run = load_onnx(tmp_path / "x.onnx")
-    for batch in (1, 3):
+    for batch in (0, 1, 3):
         images = torch.rand(batch, 3, *model.image_size)
         with torch.no_grad():
             torch.testing.assert_close(run(images), model(images).activations, atol=1e-4, rtol=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.bench.execution import execution_times
+from capsella.bench import execution_times
 from capsella.cli.main import main
 from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
@@ -63,7 +63,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(table.ATTACKS, "small", (AttackOptions((0.03,), steps=1, restarts=1), 2))
     monkeypatch.setattr(measure, "MOST_ROUTED", 4)
     monkeypatch.setattr(measure, "execution_times", partial(execution_times, repeats=1, seconds=0.0))
-    monkeypatch.setattr("capsella.bench.latency.LEAST_CALLS", 10)
+    monkeypatch.setattr("capsella.bench.stopwatch.MIN_CALLS", 10)
     monkeypatch.setenv("COLUMNS", "200")
 
     def make(*names, dataset=DIGITS):

@@ -47,7 +47,7 @@ def measure_latency(model: ImageClassifier, images: ImageSet) -> float:
             except (UnavailableError, CapsellaError, ValueError):
                 continue
             steps[name] = partial(run, pixels)
-        rounds = [latencies(steps, CALLS, most_seconds=MAX_SECONDS) for _ in range(ROUNDS)]
+        rounds = [latencies(steps, CALLS, max_seconds=MAX_SECONDS) for _ in range(ROUNDS)]
     return min(time.p50 for times in rounds for time in times.values())
 
 

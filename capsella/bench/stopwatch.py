@@ -1,0 +1,201 @@
+"""One stopwatch: steps timed in turn, percentiles of single calls, and throughput."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from capsella.data import ImageSet
+from capsella.errors import ArgumentError, check_argument, check_minimum, not_negative
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import inference
+
+MIN_CALLS = 100  # fewer have no 99th percentile
+BLOCK = 10  # calls of one step in a row, where latencies are measured
+# Untimed calls before each block bring weights back into the caches. They also outlast the threads of the step before,
+# which wait for more work on the same cores for some milliseconds.
+WARM_UP = 3
+MAX_ROUNDS = 1000
+CPU = torch.device("cpu")
+
+
+class Timing(NamedTuple):
+    """Seconds of a step over `rounds` calls."""
+
+    median: float
+    shortest: float
+    longest: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of single calls: percentiles over `calls`, interpolated linearly between neighbours.
+
+    p99: None for fewer than 100 calls.
+    """
+
+    p50: float
+    p95: float
+    p99: float | None
+    calls: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Latency":
+        """Compute percentiles of the times of single calls; raise `ArgumentError` for none."""
+        if not len(seconds):
+            raise ArgumentError("seconds", "be of at least one call", None)
+        p50, p95, p99 = (1000 * float(p) for p in np.percentile(seconds, [50, 95, 99]))
+        return cls(p50, p95, p99 if len(seconds) >= MIN_CALLS else None, len(seconds))
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """The most images per second, and the batch size that reached it."""
+
+    images_per_second: float
+    batch_size: int
+
+
+def timed(step: Callable[[], Any], device: torch.device = CPU) -> float:
+    """Return the seconds of one call; on a GPU, until its work is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def time_in_turns(
+    steps: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    *,
+    block: int = 1,
+    warm_up: int = 0,
+    min_seconds: float = 0.0,
+    max_seconds: float | None = None,
+    device: torch.device = CPU,
+) -> dict[str, list[float]]:
+    """Time steps in turn, A…A B…B A…A …, so that a busy moment of the machine affects all of them.
+
+    Args:
+        steps: functions without arguments. Each has been called before: compilation is not timed.
+        rounds: rounds at least.
+        block: timed calls of each step in a round.
+        warm_up: untimed calls before each block.
+        min_seconds: go on until this many seconds have passed, for up to 1,000 rounds.
+        max_seconds: a step has no more blocks once its timed calls took this long.
+        device: device that the steps compute on.
+
+    Returns:
+        The seconds of each timed call, by step.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()  # a collection comes at a moment of its own, and would be the 99th percentile of one step
+    try:
+        start = time.perf_counter()
+        for done in range(max(rounds, MAX_ROUNDS)):
+            if done >= rounds and (min_seconds <= 0 or time.perf_counter() - start > min_seconds):
+                break
+            for name, step in steps.items():
+                if max_seconds is not None and sum(seconds[name]) >= max_seconds:
+                    continue
+                for _ in range(warm_up):
+                    step()
+                seconds[name] += [timed(step, device) for _ in range(block)]
+    finally:
+        if enabled:
+            gc.enable()
+    return seconds
+
+
+def timings(
+    steps: Mapping[str, Callable[[], Any]], repeats: int, seconds: float, device: torch.device = CPU
+) -> dict[str, Timing]:
+    """Time steps in turn, A B C A B C …, for at least `repeats` rounds and until `seconds` have passed.
+
+    Raises:
+        ArgumentError: `repeats` is below 1.
+    """
+    check_minimum(1, repeats=repeats)
+    taken = time_in_turns(steps, repeats, min_seconds=seconds, device=device)
+    return {name: Timing(statistics.median(t), min(t), max(t), len(t)) for name, t in taken.items()}
+
+
+def latencies(
+    steps: Mapping[str, Callable[[], Any]],
+    calls: int = 200,
+    warm_up: int = WARM_UP,
+    max_seconds: float | None = None,
+) -> dict[str, Latency]:
+    """Time steps in turn, in blocks of 10 calls.
+
+    Args:
+        steps: see `time_in_turns`.
+        calls: timed calls of each, rounded up to whole blocks.
+        warm_up: untimed calls before each block.
+        max_seconds: a step whose timed calls took this long may have fewer calls.
+
+    Raises:
+        ArgumentError: fewer than 100 calls, a negative warm-up, seconds that are not positive.
+    """
+    check_argument(calls >= MIN_CALLS, f"be at least {MIN_CALLS} for a 99th percentile", calls=calls)
+    not_negative(warm_up=warm_up)
+    check_argument(max_seconds is None or max_seconds > 0, "be positive", max_seconds=max_seconds)
+    taken = time_in_turns(steps, -(-calls // BLOCK), block=BLOCK, warm_up=warm_up, max_seconds=max_seconds)
+    return {name: Latency.of(seconds) for name, seconds in taken.items()}
+
+
+def network_latencies(models: Mapping[str, ImageClassifier], images: ImageSet) -> dict[str, Latency]:
+    """Time one image per call, from pixels to class activations without a decoder, all networks in turn."""
+    pixels = images.images[:1].float() / 255
+
+    def step(model: ImageClassifier) -> object:
+        return model.encode(pixels) if isinstance(model, CapsuleClassifier) else model(pixels)
+
+    with ExitStack() as modes:  # entering them takes as long as a call of a small network, and is not timed
+        for model in models.values():
+            modes.enter_context(inference(model))
+            step(model)
+        return latencies({name: partial(step, model) for name, model in models.items()}, calls=MIN_CALLS)
+
+
+def best_throughput(
+    step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5, max_seconds: float | None = None
+) -> Throughput:
+    """Find the best of increasing batch sizes, by the median of `calls` calls after an untimed one.
+
+    The search stops at the second size in a row that is not better, since larger batches only leave the caches further,
+    and before a size that would take more than `max_seconds` at the best rate so far.
+
+    Raises:
+        ArgumentError: no batch sizes, fewer than one call, seconds that are not positive.
+    """
+    check_argument(max_seconds is None or max_seconds > 0, "be positive", max_seconds=max_seconds)
+    sizes = sorted(batch_sizes)
+    check_argument(bool(sizes) and sizes[0] >= 1, "be at least one number of at least 1", batch_sizes=sizes)
+    check_minimum(1, calls=calls)
+    best, not_better = Throughput(0.0, 0), 0
+    for size in sizes:
+        if max_seconds is not None and (calls + 1) * size > max_seconds * best.images_per_second > 0:
+            break
+        step(size)
+        rate = size / float(np.median([timed(partial(step, size)) for _ in range(calls)]))
+        if rate > best.images_per_second:
+            best, not_better = Throughput(rate, size), 0
+        else:
+            not_better += 1
+        if not_better == 2:
+            break
+    return best

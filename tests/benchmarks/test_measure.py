@@ -1,0 +1,108 @@
+"""Operations by hand, parity that sees small mistakes, and what is measured of a case."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command
+from benchmarks.cases import CAPSNET1, CASES, DIGITS, EM_CONV1_ALL, SMALL, select
+from benchmarks.measure import COMPILE, EAGER, PLAIN, Parity, UnavailableError, parity, peak_memory_mib, run_case
+from benchmarks.ops import without_capsules
+
+CPU = torch.device("cpu")
+QUICK = {"device": CPU, "repeats": 2, "seconds": 0.0, "memory": False}
+
+
+class TestFlops:
+    def test_votes(self):
+        """EM: 36 sites · 288 children · 32 parents · 16 elements, each 8 + 3·6 + 2·4. Dense: 1152·10·16, 16 + 5·2."""
+        assert EM_CONV1_ALL.flops(EM_CONV1_ALL.inputs(1), training=False) == 36 * 288 * 32 * 16 * 34
+        assert DIGITS.flops(DIGITS.inputs(2), training=True) == 3 * 2 * 1152 * 10 * 16 * 26
+
+    def test_tied_routing_counts_no_votes(self):
+        """Five passes of Σ c u over 2304 children 8-D and 15 parents, and of 64·15 weights 8×96."""
+        assert CAPSNET1.flops(CAPSNET1.inputs(1), training=False) == 5 * 2 * (2304 * 15 * 8 + 64 * 15 * 8 * 96)
+
+    def test_networks_add_convolutions_and_capsule_layers(self):
+        convolutions = 2 * (14 * 14 * 64 * 25 + 14 * 14 * 64 * 8 * 17)
+        capsules = (36 * 72 * 16 + 16 * 144 * 16 + 256 * 5) * 16 * 34
+        assert SMALL.flops(SMALL.inputs(3), training=False) == 3 * (convolutions + capsules)
+
+    def test_the_bare_network_shares_the_weights_and_trains_the_convolutions(self):
+        model = SMALL.module(SMALL.routing)
+        outputs = SMALL.backward(without_capsules(model), SMALL.inputs(1))
+        assert outputs["poses"].shape == (1, 1, 1, 5, 16)
+        assert model.primary.conv.weight.grad.abs().sum() > 0
+        assert all(parameter.grad is None for parameter in model.capsule_layers.parameters())
+
+
+class TestParity:
+    def test_right_results(self, em, dense, good):
+        for op, tensors in ((em, 9), (dense, 7)):
+            rows = parity(op, 2, good, CPU)
+            assert len(rows) == tensors
+            assert all(row.agrees and row.error == row.eager_error for row in rows)
+            assert all(row.agrees for row in parity(op, 2, PLAIN, CPU))
+
+    def test_a_small_mistake(self, em, broken):
+        wrong = {row.tensor for row in parity(em, 2, broken, CPU) if not row.agrees}
+        gradients = {"gradient of routing_parameters.beta_a", "gradient of routing_parameters.beta_u"}
+        assert {"activations", "activations without gradients"} | gradients <= wrong
+
+    def test_errors_are_relative_to_eager_and_nan_is_wrong(self):
+        assert Parity("", error=5e-7, eager_error=0.0, factor=4).agrees
+        assert Parity("", error=3e-4, eager_error=1e-4, factor=4).agrees
+        assert not Parity("", error=5e-4, eager_error=1e-4, factor=4).agrees
+        assert not Parity("", error=math.nan, eager_error=1e-4, factor=4).agrees
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_case_has_times_and_ratios_and_contenders_that_are_wrong_or_absent_have_none(case, good, broken, absent):
+    result = run_case(case, (PLAIN, EAGER, good, broken, absent), **QUICK)
+    assert list(result.timings) == ["plain", "eager", "good"]
+    assert list(result.wrong) == ["broken"]
+    assert "abacus" in result.unavailable["absent"]
+    assert result.ratio("good", "plain") == result.timings["plain"].median / result.timings["good"].median
+    assert result.ratio("good", "compile") is None
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_the_command(case, good, broken, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "select", lambda pattern: (case,))
+    quick = ["--repeats", "1", "--seconds", "0", "--no-memory", "--json", str(tmp_path / "bench.json")]
+    for words in (["tiny", *quick], ["tiny", "--verify"]):
+        assert command.main(words, (EAGER, good)) == 0
+        assert "tiny-em/b2/training" in capsys.readouterr().out
+        assert command.main(words, (EAGER, broken)) == 1
+    document = json.loads((tmp_path / "bench.json").read_text())
+    assert {"commit", "threads", "torch"} <= set(document["environment"])
+    assert document["peak_flops_per_second"] > 0
+    (entry,) = document["cases"]
+    assert (entry["case"], list(entry["timings"]), entry["wrong"]) == ("tiny-em/b2/training", ["eager"], ["broken"])
+    assert any(not row["agrees"] for row in entry["parity"]["broken"])
+
+
+def test_names_of_cases(capsys):
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert [case.name for case in select("em-conv1-types")] == [
+        "em-conv1-types/b8/forward",
+        "em-conv1-types/b8/training",
+    ]
+    assert command.main(["capsnett/b1"]) == 1
+    assert "pattern" in capsys.readouterr().out
+
+
+def test_memory_is_measured_in_a_fresh_process():
+    """A process that did other work would serve a step from memory that it holds already."""
+    (case,) = select("em-classes/b32/training")
+    votes_mib = 32 * 512 * 5 * 16 * 4 / 2**20
+    assert 3 * votes_mib < peak_memory_mib(case, "plain") < 100 * votes_mib
+
+
+def test_a_step_that_torch_compile_gets_wrong_is_not_run():
+    (case,) = select("dynamic-dense/b1/training")
+    with pytest.raises(UnavailableError):
+        COMPILE.step(case, CPU)
