@@ -58,7 +58,6 @@ def run(arguments: list[str]) -> None:
 
     from capsella.compare import compare, make_plan
     from capsella.compare.folds import first_plan
-    from capsella.compare.report import as_text
 
     if options.folds is not None and options.fold is None:
         plan = first_plan(options)
@@ -71,7 +70,7 @@ def run(arguments: list[str]) -> None:
     if not options.dry_run:
         with joined(place):
             found, report = compare(plan, console())
-        print(f"\n{as_text(found)}\n\nreport  {report}")
+        print(f"\n{found.words}\n\nreport  {report}")
 
 
 def _run_folds(plan: "Plan", options: ComparisonOptions, place: Place) -> None:
@@ -86,9 +85,8 @@ def _run_folds(plan: "Plan", options: ComparisonOptions, place: Place) -> None:
     print(f"All {options.folds} folds: {pluralize(runs, 'run')}, estimated training: {format_duration(seconds)}.")
     if not options.dry_run:
         with joined(place):
-            verdict, report = write_folds(options, plan, compare_folds(options, plan, console()))
-        lines = [verdict.headline, *(f"{part}: {text}" for part, text in verdict.sentences.items())]
-        print("", *lines, f"\nreport  {report}", sep="\n")
+            _, words, report = write_folds(options, plan, compare_folds(options, plan, console()))
+        print(f"\n{words}\n\nreport  {report}")
 
 
 def _compare_domains(command: Compare) -> None:

@@ -1,7 +1,8 @@
-"""A comparison for each fold of the images, and what they say together: every image is tested once."""
+"""A comparison for each fold of the images, and the verdict over all of them: every image is tested once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from capsella.compare.plan import Plan, begun_with, make_plan
 from capsella.compare.report import Findings
 from capsella.compare.study import compare
 from capsella.compare.trained import FAMILIES
+from capsella.compare.verdict import ChanceComparison, Correct, Evidence, NetworkResult, TestSetting, Verdict, judge
 from capsella.data import single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import (
@@ -31,39 +33,39 @@ from capsella.evaluation import (
 class Fold:
     """What the comparison of one fold found.
 
-    labels: of its test images. groups: the number of each one's patient or the like, where known. others: how many
-    images were not tested. By network that trained to the end: hits, which test images each seed has right; validation,
-    the mean error in per cent; latency, the median in milliseconds.
+    labels, groups: of its test images. others: the number of images that were not tested. By network that trained to
+    the end: correct, which test images each seed classifies correctly; validation, the mean error in per cent; latency,
+    the 50th and 95th percentile in milliseconds.
     """
 
     labels: Int[np.ndarray, " images"]
     groups: Groups | None
     others: int
-    hits: dict[str, Bool[np.ndarray, "seeds images"]]
+    correct: dict[str, Bool[np.ndarray, "seeds images"]]
     validation: dict[str, float]
-    latency: dict[str, float]
+    latency: dict[str, tuple[float, float]]
     unfinished: tuple[str, ...]
     headline: str
 
     @classmethod
     def of(cls, found: Findings) -> "Fold":
-        """Of the findings, which hold the images too, what is needed here."""
+        """Return what is needed of the findings, which hold the images too."""
         splits = found.plan.splits
         tested = single_images(splits.test, "comparisons")
         return cls(
             tested.labels.numpy(),
             None if tested.group is None else tested.group.numpy(),
             len(splits.train) + len(splits.validation),
-            {one.name: one.hits for one in found.measured},
-            {one.name: one.trained.validation_error for one in found.measured},
-            {one.name: one.latency.p50 for one in found.measured},
-            found.verdict.unfinished,
-            found.verdict.headline,
+            {network.name: network.correct for network in found.measured},
+            {network.name: network.trained.validation_error for network in found.measured},
+            {network.name: (network.latency.p50, network.latency.p95) for network in found.measured},
+            tuple(found.verdict.setting.unfinished),
+            found.words.headline,
         )
 
 
 @dataclass(frozen=True, eq=False)
-class OverFolds:
+class FoldNetwork:
     """A network that trained to the end on every fold."""
 
     candidate: Candidate
@@ -74,60 +76,59 @@ class OverFolds:
         """The registered network."""
         return self.candidate.network
 
-    @property
-    def hits(self) -> list[Bool[np.ndarray, "seeds images"]]:
-        """Of each fold, which test images each seed has right."""
-        return [fold.hits[self.name] for fold in self.folds]
-
-    @property
+    @cached_property
     def pooled(self) -> Bool[np.ndarray, "seeds images"]:
-        """Of all images."""
-        return np.concatenate(self.hits, 1)
+        """Which images each seed classifies correctly, in the order of the folds."""
+        return np.concatenate([fold.correct[self.name] for fold in self.folds], 1)
 
     @property
     def by_fold(self) -> list[float]:
         """The accuracy on each fold."""
-        return [float(one.mean()) for one in self.hits]
+        return [float(fold.correct[self.name].mean()) for fold in self.folds]
 
     @property
     def validation_error(self) -> float:
-        """Mean over folds, in per cent."""
-        return sum(fold.validation[self.name] for fold in self.folds) / len(self.folds)
+        """The mean over folds, in per cent."""
+        return float(np.mean([fold.validation[self.name] for fold in self.folds]))
 
     @property
-    def latency(self) -> float:
-        """Median over folds of the milliseconds an image."""
-        return float(np.median([fold.latency[self.name] for fold in self.folds]))
+    def latency(self) -> tuple[float, float]:
+        """The medians over folds of the percentiles of the milliseconds per image."""
+        median, p95 = np.median([fold.latency[self.name] for fold in self.folds], axis=0)
+        return float(median), float(p95)
 
     @property
     def accuracy(self) -> FoldInterval:
-        """Mean over folds, with its 95 % interval."""
-        return over_folds(self.folds, self.by_fold, accuracy_interval(self.pooled, groups_of(self.folds)).image_error)
+        """The mean over folds, with its 95 % interval."""
+        error = accuracy_interval(self.pooled, groups_of(self.folds)).image_error
+        return _over_folds(self.folds, self.by_fold, error)
 
     @property
     def balanced_accuracy(self) -> FoldInterval:
-        """Mean over folds of the mean recall of all classes, as a share, with its 95 % interval."""
-        each = [balanced_interval(fold.hits[self.name], fold.labels).estimate for fold in self.folds]
+        """The mean over folds of the mean recall of all classes, with its 95 % interval."""
+        each = [balanced_interval(fold.correct[self.name], fold.labels).estimate for fold in self.folds]
         error = balanced_interval(self.pooled, labels_of(self.folds), groups_of(self.folds)).image_error
-        return over_folds(self.folds, each, error)
+        return _over_folds(self.folds, each, error)
 
-    def less(self, other: Bool[np.ndarray, "seeds images"]) -> FoldInterval:
-        """Accuracy less that of others' hits on the same images, in the order of the folds; paired fold by fold."""
+    def gain_over(self, other: Correct) -> FoldInterval:
+        """Return its accuracy less that of another predictor of the same images; paired fold by fold."""
         ends = np.cumsum([len(fold.labels) for fold in self.folds])[:-1]
         each = [a - float(b.mean()) for a, b in zip(self.by_fold, np.split(other, ends, axis=1), strict=True)]
         error = difference_interval(self.pooled, other, groups_of(self.folds)).image_error
-        return over_folds(self.folds, each, error, least=-1.0)
+        return _over_folds(self.folds, each, error, least=-1.0)
 
-    def finds_more_than(self, other: "OverFolds") -> FoldInterval:
-        """The mean recall of all classes less the other's, as a share; paired fold by fold."""
-        pairs = [(fold.hits[self.name], fold.hits[other.name], fold.labels) for fold in self.folds]
-        each = [balanced_difference_interval(*pair).estimate for pair in pairs]
+    def recall_gain_over(self, other: "FoldNetwork") -> FoldInterval:
+        """Return its mean recall less the other's; paired fold by fold."""
+        each = [
+            balanced_difference_interval(fold.correct[self.name], fold.correct[other.name], fold.labels).estimate
+            for fold in self.folds
+        ]
         labels, groups = labels_of(self.folds), groups_of(self.folds)
         error = balanced_difference_interval(self.pooled, other.pooled, labels, groups).image_error
-        return over_folds(self.folds, each, error, least=-1.0)
+        return _over_folds(self.folds, each, error, least=-1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON; intervals as shares, errors in per cent."""
+        """Return JSON-ready values; intervals as shares, errors in per cent."""
         return {
             "network": self.name,
             "family": self.candidate.family,
@@ -136,33 +137,82 @@ class OverFolds:
             "balanced_accuracy": self.balanced_accuracy._asdict(),
             "accuracy_by_fold": self.by_fold,
             "validation_error_percent": self.validation_error,
-            "latency_ms_median": self.latency,
+            "latency_ms_median": self.latency[0],
         }
 
 
-def over_folds(folds: Sequence[Fold], values: Sequence[float], image_error: float, least: float = 0.0) -> FoldInterval:
-    """Mean of a value of each fold, with the interval of `fold_interval`."""
+@dataclass(frozen=True, eq=False)
+class FoldsVerdict:
+    """The networks over all folds, the best of each family by validation, and the verdict on those."""
+
+    networks: Sequence[FoldNetwork]
+    best: tuple[FoldNetwork, FoldNetwork]
+    verdict: Verdict
+
+    @property
+    def difference_by_fold(self) -> list[float]:
+        """The accuracy of the capsules less that of the CNN on each fold."""
+        capsules, cnn = self.best
+        return [a - b for a, b in zip(capsules.by_fold, cnn.by_fold, strict=True)]
+
+
+def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
+    """Compare the best network of each family over all folds; validation images chose them.
+
+    Raises:
+        CapsellaError: every network of a family diverged on a fold.
+    """
+    every = [network.network for network in first.candidates]
+    whole = [FoldNetwork(one, folds) for one in first.candidates if all(one.network in f.correct for f in folds)]
+    best = []
+    for family in FAMILIES:
+        kind = [network for network in whole if network.candidate.family == family]
+        if not kind:
+            raise CapsellaError(f"every network of the {family} diverged on a fold; there is nothing to compare")
+        best.append(min(kind, key=lambda network: (network.validation_error, network.candidate.parameters)))
+    capsules, cnn = best
+    setting = TestSetting(
+        labels_of(folds),
+        first.splits.classes,
+        first.options.latency_limit,
+        first.epochs,
+        sorted({name for fold in folds for name in fold.unfinished}),
+        groups_of(folds),
+        first.undecidable,
+        len(first.undecidable) == len(every),
+        len(folds),
+    )
+    majority = setting.labels[None] == setting.majority
+    evidence = Evidence(
+        capsules.gain_over(cnn.pooled),
+        capsules.recall_gain_over(cnn),
+        {one.name: ChanceComparison(one.gain_over(majority), one.balanced_accuracy) for one in best},
+    )
+    results = [NetworkResult(one.name, one.pooled, 0, one.latency, one.candidate.parameters) for one in best]
+    return FoldsVerdict(whole, (capsules, cnn), judge(results[0], results[1], setting, evidence))
+
+
+def _over_folds(folds: Sequence[Fold], values: Sequence[float], image_error: float, least: float = 0.0) -> FoldInterval:
     tested, others = sum(len(fold.labels) for fold in folds), sum(fold.others for fold in folds)
     return fold_interval(values, tested, others, image_error, least)
 
 
 def labels_of(folds: Sequence[Fold]) -> Int[np.ndarray, " images"]:
-    """The classes of all test images, in the order of the folds."""
+    """Return the classes of all test images, in the order of the folds."""
     return np.concatenate([fold.labels for fold in folds])
 
 
 def groups_of(folds: Sequence[Fold]) -> Groups | None:
-    """The groups of all test images, in the order of the folds; None where images stand for themselves."""
+    """Return the groups of all test images, in the order of the folds; None if they are not known."""
     known = [fold.groups for fold in folds if fold.groups is not None]
     return np.concatenate(known) if known else None
 
 
 def first_plan(options: ComparisonOptions) -> Plan:
-    """The plan of the first fold, of which the others take times, epochs and precision.
+    """Return the plan of the first fold; the others take its times, epochs and precision.
 
     Raises:
-        ValueError, CapsellaError: as `make_plan` does; a comparison without folds is in the folder, or one with other
-            options in that of a fold.
+        ValueError, CapsellaError: as `make_plan` raises; another comparison is in the folder, or in that of a fold.
     """
     if not options.dry_run and (options.output / "plan.json").exists():
         raise CapsellaError(f"{options.output} holds a comparison of one split; choose another --out")
@@ -173,10 +223,10 @@ def first_plan(options: ComparisonOptions) -> Plan:
 
 
 def compare_folds(options: ComparisonOptions, first: Plan, console: Console) -> list[Fold]:
-    """Compare for every fold, in fold0, fold1, … of the folder; what is finished is read, as in `compare`.
+    """Compare for every fold, in fold0, fold1, … of the folder; finished runs are read, as in `compare`.
 
     Raises:
-        CapsellaError: as `compare`; the comparison of a fold was begun with other epochs, or of other images.
+        CapsellaError: as `compare` raises; the comparison of a fold was begun with other epochs, or of other images.
     """
     folds = []
     for number in range(options.folds or 0):
@@ -194,7 +244,7 @@ def compare_folds(options: ComparisonOptions, first: Plan, console: Console) -> 
 
 
 def _check_same_images(plan: Plan, first: Plan) -> None:
-    """Else the folds would overlap, and an image would be tested twice or never."""
+    """Check that folds do not overlap: else an image would be tested twice or never."""
     came, went = plan.table.rows.keys() - first.table.rows.keys(), first.table.rows.keys() - plan.table.rows.keys()
     if came or went:
         change = f"{min(map(str, came or went))} {'came' if came else 'went'}"
@@ -204,25 +254,7 @@ def _check_same_images(plan: Plan, first: Plan) -> None:
         )
 
 
-def networks_over(candidates: Sequence[Candidate], folds: Sequence[Fold]) -> tuple[list[OverFolds], list[OverFolds]]:
-    """The networks that trained to the end on every fold, and the best capsule network and CNN of them.
-
-    The best have the lowest mean validation error over folds, then the fewer parameters.
-
-    Raises:
-        CapsellaError: every network of a kind diverged on a fold.
-    """
-    networks = [OverFolds(one, folds) for one in candidates if all(one.network in fold.hits for fold in folds)]
-    best = []
-    for family in FAMILIES:
-        kind = [one for one in networks if one.candidate.family == family]
-        if not kind:
-            raise CapsellaError(f"every network of the {family} diverged on a fold; there is nothing to compare")
-        best.append(min(kind, key=lambda one: (one.validation_error, one.candidate.parameters)))
-    return networks, best
-
-
 def _of_fold(options: ComparisonOptions, fold: int) -> ComparisonOptions:
-    """Of the time, each fold has its share."""
+    """Return the options of one fold, with its share of the time."""
     minutes = None if options.minutes is None else options.minutes / (options.folds or 1)
     return replace(options, fold=fold, minutes=minutes, out=options.output / f"fold{fold}")

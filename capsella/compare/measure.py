@@ -51,14 +51,14 @@ class Measured:
         return self.trained.candidate.network
 
     @property
-    def hits(self) -> Bool[np.ndarray, "seeds images"]:
+    def correct(self) -> Bool[np.ndarray, "seeds images"]:
         """Which test images each seed's network has right."""
-        return hits(self.evaluations)
+        return correct_of(self.evaluations)
 
     @property
     def accuracy(self) -> Interval:
         """Mean over seeds, with its 95 % interval over seeds and test images."""
-        return accuracy_interval(self.hits, self.shipped.groups)
+        return accuracy_interval(self.correct, self.best_evaluation.groups)
 
     @property
     def balanced_accuracy(self) -> float:
@@ -66,13 +66,13 @@ class Measured:
         return float(np.mean([one.balanced_accuracy for one in self.evaluations.values()]))
 
     @property
-    def shipped(self) -> Evaluation:
+    def best_evaluation(self) -> Evaluation:
         """Of the seed that validates best."""
         return self.evaluations[self.trained.best_seed]
 
     def model(self) -> ImageClassifier:
         """The network of the seed that validates best."""
-        return _shipped(self.trained)
+        return _best_model(self.trained)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; errors and accuracies in per cent, intervals as shares."""
@@ -92,7 +92,7 @@ class Measured:
             "accuracy": self.accuracy.to_dict(),
             "balanced_accuracy_percent": self.balanced_accuracy,
             "latency_ms": asdict(self.latency),
-            "shipped_seed": trained.best_seed,
+            "best_seed": trained.best_seed,
             "seeds": {
                 seed: {
                     "run": trained.by_seed[seed].folder.name,
@@ -105,7 +105,7 @@ class Measured:
             },
             "shares": {
                 f"{share:g}": {
-                    "accuracy": accuracy_interval(hits(evaluations), self.shipped.groups).to_dict(),
+                    "accuracy": accuracy_interval(correct_of(evaluations), self.best_evaluation.groups).to_dict(),
                     "test_error_percent": {seed: one.error for seed, one in evaluations.items()},
                 }
                 for share, evaluations in self.by_share.items()
@@ -123,7 +123,7 @@ class Measured:
         }
 
 
-def hits(evaluations: dict[int, Evaluation]) -> Bool[np.ndarray, "seeds images"]:
+def correct_of(evaluations: dict[int, Evaluation]) -> Bool[np.ndarray, "seeds images"]:
     """A row a seed, a column an image: whether it is right."""
     return np.stack([one.correct.numpy() for one in evaluations.values()])
 
@@ -161,7 +161,7 @@ def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: I
         CapsellaError: a run is gone or damaged.
     """
     whole = [one for one in networks if one.validation_error < float("inf")]
-    times = network_latencies({one.candidate.network: _shipped(one) for one in whole}, images)
+    times = network_latencies({one.candidate.network: _best_model(one) for one in whole}, images)
     return [
         Measured(
             one,
@@ -177,7 +177,7 @@ def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: I
     ]
 
 
-def shipped_robustness(champions: Sequence[Measured], name: str) -> Robustness:
+def robustness_of_best(champions: Sequence[Measured], name: str) -> Robustness:
     """The curves of the runs that would be shipped."""
     points = (replace(point, network=one.name) for one in champions for point in one.curves)
     return Robustness(name, 0, tuple(points))
@@ -195,7 +195,7 @@ def write_predictions(path: Path, measured: Sequence[Measured], images: ImageSet
     write_csv(path, ("file", "class", *said), zip(files, truth, *said.values(), strict=True))
 
 
-def _shipped(one: Trained) -> ImageClassifier:
+def _best_model(one: Trained) -> ImageClassifier:
     """The network of the seed that validates best."""
     return load_run(one.by_seed[one.best_seed].folder).model
 

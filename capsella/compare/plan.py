@@ -88,14 +88,9 @@ class Plan:
         )
 
     @property
-    def not_asked(self) -> tuple[str, ...]:
-        """The networks whose curves cannot tell whether they still learned at the end."""
+    def undecidable(self) -> tuple[str, ...]:
+        """The networks whose learning curves cannot tell whether they still learned at the end."""
         return tuple(one.network for one in self.candidates if not curves_show_convergence(self.recipe(one)))
-
-    @property
-    def asks_curves(self) -> bool:
-        """Whether the curves of any network can tell."""
-        return len(self.not_asked) < len(self.candidates)
 
     def recipe(self, one: Candidate, rate: float | None = None, share: float = 1.0) -> Recipe:
         """What one run trains; on a share of the images, with as many steps as on all.

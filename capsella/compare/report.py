@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsella.compare.figures import accuracy_figure, learning_figure, size_figure
-from capsella.compare.measure import Measured, hits
+from capsella.compare.measure import Measured, correct_of
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
-from capsella.compare.words import not_asked, trained_long, validation_head
+from capsella.compare.words import Words, training_text
 from capsella.data import single_images
 from capsella.data.split.table import share_of
 from capsella.environment import machine, versions
@@ -20,6 +20,7 @@ from capsella.report.figures import confusion_figure, robustness_figure
 from capsella.report.pages import Section, pictures_of, render_page
 from capsella.report.run_page import reconstruction_section, tweak_section
 from capsella.training import RunFolder
+from capsella.training.config import Balance
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,7 @@ class Findings:
     measured: Sequence[Measured]
     champions: tuple[Measured, Measured]
     verdict: Verdict
+    words: Words
     robustness: Robustness
     environment: Mapping[str, object]
     tested_before: Sequence[Sequence[int]]
@@ -50,7 +52,7 @@ def write_comparison(found: Findings) -> Path:
         "capsella.compare",
         "report.html.jinja",
         title=f"Capsules or a CNN for {found.plan.splits.name}?",
-        verdict=found.verdict,
+        verdict=found.words,
         champions=[one.name for one in found.champions],
         measured=found.measured,
         validation_head=validation_head(found.plan.balance),
@@ -64,6 +66,11 @@ def write_comparison(found: Findings) -> Path:
     path = folder / "report.html"
     write_text(path, page)
     return path
+
+
+def validation_head(balance: Balance) -> str:
+    """Return the head of the column of validation errors, by which networks are chosen."""
+    return "validation error %" if balance == "none" else "balanced validation error %"
 
 
 BALANCED = " Images of rare classes were drawn more often, and the epoch was kept by the mean error over classes."
@@ -146,7 +153,7 @@ def _sections(found: Findings) -> list[Section]:
     # The two best first, as in the figure of robustness, where only they are.
     ranked = [*found.champions, *(one for one in measured if one not in found.champions)]
     colours = {one.name: f"C{number % 10}" for number, one in enumerate(ranked)}
-    by_seed = {one.name: list(one.hits.mean(1)) for one in measured}
+    by_seed = {one.name: list(one.correct.mean(1)) for one in measured}
     accuracy = Section(
         "accuracy",
         "Test accuracy",
@@ -154,7 +161,7 @@ def _sections(found: Findings) -> list[Section]:
         "overlap they may still differ: the verdict compares them image by image.",
         accuracy_figure({one.name: one.accuracy for one in measured}, by_seed, colours),
     )
-    over = "these images" if found.champions[0].shipped.groups is None else "groups of these images"
+    over = "these images" if found.champions[0].best_evaluation.groups is None else "groups of these images"
     robust = Section(
         "robustness",
         "Changed test images",
@@ -178,28 +185,21 @@ def _learning(measured: Sequence[Measured], colours: Mapping[str, str], found: F
         "Mean over seeds, shaded from the best seed to the worst. A curve that still falls at its end would gain from "
         "more epochs; training images are changed at random, validation images are not. "
     )
-    unfinished, plan = found.verdict.unfinished, found.plan
-    if unfinished:
-        text += f"Not trained to the end: {', '.join(unfinished)}.{not_asked(plan.not_asked)}"
-    else:
-        text += trained_long(plan.asks_curves, plan.not_asked, plan.epochs)
+    text += training_text(found.verdict.setting)
     return Section("learning", "Learning curves", text, learning_figure(training, validation, colours))
 
 
 def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:
     name, title = "sizes", "More images?"
-    counts = found.plan.splits.train.counts().values()
-    curves = {
-        one.name: {
-            **{
-                sum(share_of(count, share) for count in counts): accuracy_interval(hits(e), one.shipped.groups)
-                for share, e in one.by_share.items()
-                if e
-            },
-            sum(counts): one.accuracy,
+    counts, curves = found.plan.splits.train.counts().values(), {}
+    for network in found.champions:
+        groups = network.best_evaluation.groups
+        curve = {
+            sum(share_of(count, share) for count in counts): accuracy_interval(correct_of(evaluations), groups)
+            for share, evaluations in network.by_share.items()
+            if evaluations
         }
-        for one in found.champions
-    }
+        curves[network.name] = {**curve, sum(counts): network.accuracy}
     if not found.plan.options.shares:
         return Section(name, title, "No curve: --sizes 1 was asked for, or a class is too rare for a share of it.")
     text = (
@@ -219,7 +219,7 @@ def _confusions(found: Findings) -> list[Section]:
             f"confusion-{kind}",
             f"Confusion matrix: {one.name}",
             text,
-            confusion_figure(one.shipped.confusion, one.shipped.classes),
+            confusion_figure(one.best_evaluation.confusion, one.best_evaluation.classes),
         )
         for kind, one in zip(("capsules", "cnn"), found.champions, strict=True)
     ]
@@ -231,11 +231,5 @@ def _drawn(found: Findings) -> list[Section]:
     drawing.sort(key=lambda one: (one is not found.champions[0], one.trained.validation_error))
     chosen = drawing[0] if drawing else found.champions[0]
     model, images = chosen.model(), single_images(found.plan.splits.test, "comparisons")
-    sections = [make(model, chosen.shipped, images) for make in (reconstruction_section, tweak_section)]
+    sections = [make(model, chosen.best_evaluation, images) for make in (reconstruction_section, tweak_section)]
     return [Section(one.name, f"{one.title}: {chosen.name}", one.text, one.figure) for one in sections]
-
-
-def as_text(found: Findings) -> str:
-    """The verdict for a terminal."""
-    lines = [found.verdict.headline, *(f"{part}: {text}" for part, text in found.verdict.sentences.items())]
-    return "\n".join(lines)

@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.compare.measure import Measured, check_unseen, hits, measure, shipped_robustness, write_predictions
+from capsella.compare.measure import Measured, check_unseen, correct_of, measure, robustness_of_best, write_predictions
 from capsella.compare.plan import Plan, begin
 from capsella.compare.report import Findings, protocol, tested_before, write_comparison
-from capsella.compare.sides import Side, Yardstick
 from capsella.compare.trained import Trained, train_all
-from capsella.compare.verdict import judge
+from capsella.compare.verdict import NetworkResult, TestSetting, judge
+from capsella.compare.words import phrase
 from capsella.data import single_images
 from capsella.environment import environment
 from capsella.experiments import was_still_learning
@@ -41,24 +41,21 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     best = [champions["capsules"], champions["CNN"]]
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])
-    unfinished = [one.name for one in measured if _still_learned(plan, one.trained)]
-    groups = pair[0].shipped.groups
-    judged = Yardstick(
+    setting = TestSetting(
         images.labels.numpy(),
         images.classes,
         plan.options.latency_limit,
         plan.epochs,
-        unfinished,
-        groups,
-        plan.not_asked,
-        plan.asks_curves,
+        [network.name for network in measured if _still_learned(plan, network.trained)],
+        pair[0].best_evaluation.groups,
+        plan.undecidable,
+        len(plan.undecidable) == len(plan.candidates),
     )
-    verdict = judge(_side(pair[0]), _side(pair[1]), judged)
-    if gone := not_compared(plan, measured):
-        verdict.sentences["left out"] = f"Diverged with a seed, so not compared: {', '.join(gone)}."
-    curves = shipped_robustness(pair, plan.splits.name)
+    verdict = judge(_result_of(pair[0]), _result_of(pair[1]), setting)
+    curves = robustness_of_best(pair, plan.splits.name)
     before = tested_before(plan.folder, plan.options.asked_seeds)
-    found = Findings(plan, measured, pair, verdict, curves, environment(), before)
+    words = phrase(verdict, not_compared(plan, measured))
+    found = Findings(plan, measured, pair, verdict, words, curves, environment(), before)
     write_predictions(plan.folder / "test_predictions.csv", measured, images)
     write_json(plan.folder / "compare.json", values(found))
     return found, write_comparison(found)
@@ -70,7 +67,7 @@ def _still_learned(plan: Plan, network: Trained) -> bool:
 
 def values(found: Findings) -> dict[str, Any]:
     """compare.json: every number of the report, and what it was measured with; differences as shares."""
-    verdict, plan = found.verdict, found.plan
+    plan = found.plan
     return {
         "recommended_run": _recommended_run(found),
         "options": plan.options.to_dict(),
@@ -82,30 +79,20 @@ def values(found: Findings) -> dict[str, Any]:
         "classes": list(plan.splits.classes),
         "environment": dict(found.environment),
         "verdict": {
-            "winner": verdict.winner,
-            "ship": verdict.ship,
-            "headline": verdict.headline,
-            "sentences": verdict.sentences,
-            "capsules": found.champions[0].name,
-            "cnn": found.champions[1].name,
-            "difference": verdict.difference.to_dict(),
-            "by_class": verdict.classes.to_dict(),
-            "detectable_difference": verdict.difference.detectable,
-            "better_than_chance": list(verdict.useful),
-            "not_trained_to_the_end": list(verdict.unfinished),
-            "kept_under_changes": {change: one.to_dict() for change, one in verdict.kept.items()},
-            "mcnemar_of_the_shipped": verdict.shipped_pair._asdict(),
+            **found.verdict.to_dict(),
+            "headline": found.words.headline,
+            "sentences": found.words.sentences,
         },
         "networks": [one.to_dict() for one in found.measured],
         "not_compared": not_compared(plan, found.measured),
-        "robustness_of_the_shipped": found.robustness.to_dict(),
+        "robustness_of_the_best_seeds": found.robustness.to_dict(),
     }
 
 
 def _recommended_run(found: Findings) -> str | None:
     """Return the folder of the network to take, within the comparison's; None if none is recommended."""
     for measured in found.champions:
-        if measured.name == found.verdict.ship:
+        if measured.name == found.verdict.recommended:
             run = measured.trained.by_seed[measured.trained.best_seed]
             return str(run.folder.relative_to(found.plan.folder))
     return None
@@ -120,16 +107,16 @@ def _measured(measured: list[Measured], trained: Trained) -> Measured:
     return next(one for one in measured if one.trained is trained)
 
 
-def _side(one: Measured) -> Side:
-    share = max((share for share, runs in one.by_share.items() if runs), default=None)
-    on_share = {} if share is None else one.by_share[share]
-    return Side(
-        network=one.name,
-        hits=one.hits,
-        shipped=list(one.evaluations).index(one.trained.best_seed),
-        latency=(one.latency.p50, one.latency.p95),
-        parameters=one.trained.candidate.parameters,
-        changed=one.changed,
-        smaller=None if share is None else (share, hits(on_share)),
-        smaller_seeds=tuple(row for row, seed in enumerate(one.evaluations) if seed in on_share),
+def _result_of(network: Measured) -> NetworkResult:
+    share = max((share for share, runs in network.by_share.items() if runs), default=None)
+    on_share = {} if share is None else network.by_share[share]
+    return NetworkResult(
+        network.name,
+        network.correct,
+        list(network.evaluations).index(network.trained.best_seed),
+        (network.latency.p50, network.latency.p95),
+        network.trained.candidate.parameters,
+        network.changed,
+        None if share is None else (share, correct_of(on_share)),
+        tuple(row for row, seed in enumerate(network.evaluations) if seed in on_share),
     )

@@ -1,286 +1,317 @@
-"""The verdict of a comparison in plain words, from what the best network of each kind got right."""
+"""The verdict of a comparison as data: who wins, which network to use, and what each finds of each class."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
-from capsella.compare.by_class import ByClass, by_class
-from capsella.compare.sides import Side, Yardstick
-from capsella.compare.words import Either, Winner, not_asked, still_learning, trained_long, winner_of, wins
-from capsella.errors import pluralize
+from capsella.errors import check_argument
 from capsella.evaluation import (
+    Changed,
+    FoldInterval,
+    Groups,
     Interval,
     KeptAccuracy,
     McNemar,
+    balanced_difference_interval,
     balanced_interval,
     difference_interval,
     kept_accuracies,
     mcnemar,
-    points,
 )
 
-MOST_IMAGES = 1_000_000
-"""More test images than that are no advice."""
-_MORE = "of two equally accurate ones, the one that finds more of a class"
+Family = Literal["capsules", "CNN"]
+AnyInterval = Interval | FoldInterval
+Correct = Bool[np.ndarray, "seeds images"]
+# Why a network is recommended, or none is.
+Reason = Literal[
+    "winner",
+    "better per class",
+    "faster",
+    "only fast one",
+    "only useful one",
+    "only complete one",
+    "winner too slow",
+    "none useful",
+    "none complete",
+    "none fast",
+]
+MIN_IMAGES = 5  # test images of a class that is never found: with fewer, a good network may miss all by chance
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkResult:
+    """The test results of the best network of a family.
+
+    correct: which test images each seed classifies correctly. best_seed: the row of the seed that validates best.
+    latency: 50th and 95th percentile of the milliseconds per image. changed: results on changed test images, if they
+    were measured. smaller: the largest share of the training images below 1, and `correct` after training on it.
+    smaller_seeds: the rows of `correct` whose seeds did not diverge on it.
+    """
+
+    network: str
+    correct: Correct
+    best_seed: int
+    latency: tuple[float, float]
+    parameters: int
+    changed: Changed | None = None
+    smaller: tuple[float, Correct] | None = None
+    smaller_seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TestSetting:
+    """What two networks are tested on, and how they were trained.
+
+    labels, classes: of the test images. limit: milliseconds that an image may take. epochs: of each training.
+    unfinished: networks that still learned when their training ended. groups: the number of each image's patient or the
+    like, if known. undecidable: networks whose learning curves cannot tell whether they still learned, because their
+    learning rate falls to zero. folds: how many, if every image is tested in one of them.
+    """
+
+    labels: Int[np.ndarray, " images"]
+    classes: Sequence[str]
+    limit: float
+    epochs: int
+    unfinished: Sequence[str] = ()
+    groups: Groups | None = None
+    undecidable: Sequence[str] = ()
+    all_undecidable: bool = False
+    folds: int | None = None
+
+    def __post_init__(self) -> None:
+        check_argument(self.limit > 0, "be above 0 milliseconds", limit=self.limit)
+
+    @property
+    def majority(self) -> int:
+        """The class with the most test images."""
+        return int(np.bincount(self.labels).argmax())
+
+    @property
+    def majority_share(self) -> float:
+        """The accuracy of always predicting that class."""
+        return float((self.labels == self.majority).mean())
+
+    @property
+    def guess(self) -> float:
+        """The mean recall of guessing, over the classes that have test images."""
+        return 1 / len(np.unique(self.labels))
+
+    @property
+    def units(self) -> int:
+        """How many independent units there are: images, or the groups that they are of."""
+        return len(self.labels) if self.groups is None else len(np.unique(self.groups))
+
+
+@dataclass(frozen=True)
+class ChanceComparison:
+    """A network against two predictors that look at no image.
+
+    gain: accuracy less that of always predicting the majority class. recall: mean over classes.
+    """
+
+    gain: AnyInterval
+    recall: AnyInterval
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The intervals that a verdict rests on: over test images and seeds, or over folds.
+
+    difference, recall_difference: capsules less CNN. chance: by network.
+    """
+
+    difference: AnyInterval
+    recall_difference: AnyInterval
+    chance: Mapping[str, ChanceComparison]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """winner: None where the difference is within noise. ship: the network to take, None where none is fit.
+    """What a comparison shows.
 
-    difference: capsules less CNN. classes: what they find of each. useful: the networks that are better than chance.
-    unfinished: those that still learned. kept: by change, what capsules and CNN keep. headline: one sentence.
-    sentences: the rest, by what they are about.
+    capsules, cnn: the networks. winner: None if the difference is within noise. recommended: the network to use, and
+    the reason; None if none is fit. useful: networks that are better than chance. never_found: by network, classes with
+    at least `MIN_IMAGES` test images of which no seed found any, with their numbers. kept: by change of the test
+    images, the share of its accuracy that each keeps. best_seeds: McNemar's test of the best seed of each. data_size:
+    by network, the gain from the last step of the data-size curve.
     """
 
-    winner: Winner | None
-    ship: str | None
-    difference: Interval
-    classes: ByClass
-    shipped_pair: McNemar
+    capsules: NetworkResult
+    cnn: NetworkResult
+    setting: TestSetting
+    evidence: Evidence
+    winner: Family | None
+    recommended: str | None
+    reason: Reason
     useful: tuple[str, ...]
-    unfinished: tuple[str, ...]
+    never_found: Mapping[str, Sequence[tuple[str, int]]]
     kept: Mapping[str, KeptAccuracy]
-    headline: str
-    sentences: dict[str, str]
-
-
-@dataclass(frozen=True)
-class AgainstChance:
-    """A network beside two that look at no image, with 95 % intervals.
-
-    largest: the class of the most test images. ahead: accuracy less that of always saying that class. found: the mean
-    over classes of the share that the network finds. guess: the same of guessing.
-    """
-
-    network: str
-    largest: str
-    ahead: Either
-    found: Either
-    guess: float
+    best_seeds: McNemar | None
+    data_size: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
-    def is_beaten(self) -> bool:
-        """Whether the network is shown to be better than both."""
-        return self.ahead.low > 0 and self.found.low > self.guess
+    def networks(self) -> tuple[NetworkResult, NetworkResult]:
+        """The best capsule network and the best CNN."""
+        return self.capsules, self.cnn
 
     @property
-    def sentence(self) -> str:
-        """The same in words."""
-        ahead, found = self.ahead, self.found
-        return (
-            f"{self.network} {'is' if self.is_beaten else 'is not shown to be'} better than chance: it is right "
-            f"{points(ahead.estimate)} points ({points(ahead.low)} to {points(ahead.high)}) more often than always "
-            f"saying {self.largest}, and finds {100 * found.estimate:.1f} % ({100 * found.low:.1f} to "
-            f"{100 * found.high:.1f}) of a class on average, where guessing finds {100 * self.guess:.1f} %."
-        )
+    def difference(self) -> AnyInterval:
+        """Accuracy of the capsules less that of the CNN."""
+        return self.evidence.difference
+
+    @property
+    def power(self) -> float | None:
+        """The smallest true difference that the comparison finds four times in five; None over folds."""
+        return self.difference.detectable if isinstance(self.difference, Interval) else None
+
+    @property
+    def ahead_per_class(self) -> Family | None:
+        """The family with the higher mean recall; None if the interval contains 0."""
+        return winner_of(self.evidence.recall_difference)
+
+    @property
+    def images_needed(self) -> int | None:
+        """Test images (or groups) that would show a difference as small as the one measured."""
+        if self.winner is not None or not isinstance(self.difference, Interval):
+            return None
+        return self.difference.images_needed(self.setting.units)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values; differences and recalls as shares."""
+        difference, per_class = self.evidence.difference, self.evidence.recall_difference
+        return {
+            "winner": self.winner,
+            "recommended": self.recommended,
+            "reason": self.reason,
+            "capsules": self.capsules.network,
+            "cnn": self.cnn.network,
+            "difference": difference.to_dict() if isinstance(difference, Interval) else difference._asdict(),
+            "power": self.power,
+            "per_class": {
+                "recall": {name: chance.recall.estimate for name, chance in self.evidence.chance.items()},
+                "difference": {name: getattr(per_class, name) for name in ("estimate", "low", "high")},
+                "never_found": {network: dict(classes) for network, classes in self.never_found.items()},
+            },
+            "better_than_chance": list(self.useful),
+            "not_trained_to_the_end": list(self.setting.unfinished),
+            "kept_under_changes": {change: kept.to_dict() for change, kept in self.kept.items()},
+            "mcnemar_of_the_best_seeds": None if self.best_seeds is None else self.best_seeds._asdict(),
+        }
 
 
-def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
-    """Who wins, by how much, whether it is worth shipping, and what to do next.
+def winner_of(difference: AnyInterval) -> Family | None:
+    """Return the family with the higher value, by the interval of capsules less CNN; None if it contains 0."""
+    return "capsules" if difference.low > 0 else "CNN" if difference.high < 0 else None
 
-    The best network of each kind must have been chosen on other images than these.
+
+def judge(
+    capsules: NetworkResult, cnn: NetworkResult, setting: TestSetting, evidence: Evidence | None = None
+) -> Verdict:
+    """Compare the best network of each family, which must have been chosen on other images.
+
+    evidence: over folds; default: over test images and seeds.
 
     Raises:
-        ValueError: hits of different images, or labels of others.
+        ArgumentError: results of different images.
     """
-    difference = difference_interval(capsules.hits, cnn.hits, by.groups)
-    pair = mcnemar(capsules.hits[capsules.shipped], cnn.hits[cnn.shipped])
-    winner = winner_of(difference)
-    chances = [_against_chance(one, by) for one in (capsules, cnn)]
-    useful = [one for one, chance in zip((capsules, cnn), chances, strict=True) if chance.is_beaten]
-    classes = by_class(capsules, cnn, by)
-    left = {}
+    networks = (capsules, cnn)
+    over_folds, evidence = evidence is not None, evidence or evidence_of(capsules, cnn, setting)
+    useful = tuple(name for name, chance in evidence.chance.items() if _is_useful(chance, setting))
+    never = {result.network: never_found(result.correct, setting) for result in networks}
+    recommended, reason = _recommend(capsules, cnn, setting, evidence, useful, never)
+    kept: Mapping[str, KeptAccuracy] = {}
     if len(useful) == 2 and capsules.changed is not None and cnn.changed is not None:
-        left = {} if capsules.changed.has_two_groups else kept_accuracies(capsules.changed, cnn.changed, by.chance)
-    ship, speed = _speed(capsules, cnn, winner, useful, classes, by.limit)
-    sentences = {
-        "accuracy": _accuracy(capsules, cnn, difference, pair, by),
-        "classes": classes.sentence,
-        "better than chance": " ".join(chance.sentence for chance in chances),
-        "training": _training(by),
-        "speed and size": speed,
-        "changed images": _changed(capsules, cnn, left, by),
-        "what to do next": _next(capsules, cnn, winner, difference, useful, by),
+        kept = {} if capsules.changed.has_two_groups else _kept(capsules.changed, cnn.changed, setting)
+    data_size = {
+        result.network: difference_interval(
+            result.correct[list(result.smaller_seeds) or range(len(result.correct))], result.smaller[1], setting.groups
+        )
+        for result in networks
+        if result.smaller is not None
     }
     return Verdict(
-        winner,
-        ship,
-        difference,
-        classes,
-        pair,
-        tuple(one.network for one in useful),
-        tuple(by.unfinished),
-        left,
-        _headline(capsules, cnn, winner, difference, useful, by) + (classes.addition(winner) if useful else ""),
-        sentences,
+        capsules,
+        cnn,
+        setting,
+        evidence,
+        winner_of(evidence.difference),
+        recommended,
+        reason,
+        useful,
+        never,
+        kept,
+        None if over_folds else mcnemar(capsules.correct[capsules.best_seed], cnn.correct[cnn.best_seed]),
+        data_size,
     )
 
 
-def _headline(
-    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Yardstick
-) -> str:
-    if not useful:
-        return (
-            f"Neither is to be shipped yet: these test images do not show that {capsules.network} or {cnn.network} is "
-            f"better than chance. Always saying {by.classes[by.largest]} is right for {100 * by.chance:.1f} %, and "
-            f"guessing finds {100 * by.guess:.1f} % of a class on average."
-        )
-    best = None if winner is None else capsules if winner == "capsules" else cnn
-    text = _winner(capsules, cnn, winner, difference)
-    if best is not None and best not in useful:
-        text += " But it is not shown to be better than chance."
-    if best is not None and difference.seed_error is None:
-        text += " But by one seed: another may turn it."
-    return text + still_learning((capsules.network, cnn.network), by.unfinished)
-
-
-def _winner(capsules: Side, cnn: Side, winner: Winner | None, difference: Interval) -> str:
-    seeds, images = capsules.hits.shape
-    if winner is None:
-        s = "" if seeds == 1 else "s"
-        return f"No difference that these {images} test images and {seeds} seed{s} could show."
-    return wins(winner, capsules.network, cnn.network, difference)
-
-
-def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar, by: Yardstick) -> str:
-    seeds = (
-        f"With a single seed the interval covers the choice of {by.drawn} alone: another seed may turn the result. "
-        if difference.seed_error is None
-        else f"The interval covers the choice of {by.drawn} and of seeds. "
-    )
-    return (
-        f"{capsules.network} has {100 * capsules.hits.mean():.1f} % of the test images right, {cnn.network} "
-        f"{100 * cnn.hits.mean():.1f} %: a difference of {points(difference.estimate)} points, 95 % interval "
-        f"{points(difference.low)} to {points(difference.high)}. {seeds}"
-        f"The smallest true difference that this comparison would find four times in five is "
-        f"{100 * difference.detectable:.1f} points. Of the best seed of each, {pair.only_first} images are "
-        f"right by the capsules alone and {pair.only_second} by the CNN alone (McNemar's exact test"
-        f"{'' if by.groups is None else ', of images as if none were alike'}: p = {pair.p_value:.2g})."
+def evidence_of(capsules: NetworkResult, cnn: NetworkResult, setting: TestSetting) -> Evidence:
+    """Return the intervals over test images and seeds."""
+    labels, groups = setting.labels, setting.groups
+    majority = labels[None] == setting.majority
+    return Evidence(
+        difference_interval(capsules.correct, cnn.correct, groups),
+        balanced_difference_interval(capsules.correct, cnn.correct, labels, groups),
+        {
+            result.network: ChanceComparison(
+                difference_interval(result.correct, majority, groups),
+                balanced_interval(result.correct, labels, groups),
+            )
+            for result in (capsules, cnn)
+        },
     )
 
 
-def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
-    ahead = difference_interval(one.hits, by.labels[None] == by.largest, by.groups)
-    found = balanced_interval(one.hits, by.labels, by.groups)
-    return AgainstChance(one.network, by.classes[by.largest], ahead, found, by.guess)
+def never_found(correct: Correct, setting: TestSetting) -> list[tuple[str, int]]:
+    """Return the classes of which no seed found any of at least `MIN_IMAGES` images, with their numbers."""
+    counts = {label: int((setting.labels == label).sum()) for label in np.unique(setting.labels)}
+    return [
+        (setting.classes[label], count)
+        for label, count in counts.items()
+        if count >= MIN_IMAGES and not correct[:, setting.labels == label].any()
+    ]
 
 
-def _training(by: Yardstick) -> str:
-    if not by.unfinished:
-        return trained_long(by.asked, by.not_asked, by.epochs)
-    return (
-        f"Not trained to the end: {', '.join(by.unfinished)}. The training loss or error still fell clearly in the "
-        f"last third of {pluralize(by.epochs, 'epoch')}; longer training may change the "
-        f"result.{not_asked(by.not_asked)}"
-    )
+def _is_useful(chance: ChanceComparison, setting: TestSetting) -> bool:
+    return chance.gain.low > 0 and chance.recall.low > setting.guess
 
 
-def _speed(
-    capsules: Side, cnn: Side, winner: Winner | None, useful: Sequence[Side], classes: ByClass, limit: float
-) -> tuple[str | None, str]:
-    """Which network to ship, and why: the winner, or else who finds more by class, if fast enough; else the faster.
+def _kept(capsules: Changed, cnn: Changed, setting: TestSetting) -> Mapping[str, KeptAccuracy]:
+    return kept_accuracies(capsules, cnn, setting.majority_share)
 
-    None that guesses, and none that misses a whole class.
+
+def _recommend(
+    capsules: NetworkResult,
+    cnn: NetworkResult,
+    setting: TestSetting,
+    evidence: Evidence,
+    useful: Sequence[str],
+    never: Mapping[str, Sequence[object]],
+) -> tuple[str | None, Reason]:
+    """Choose the winner, or else the better one per class, if it is fast enough; else the faster.
+
+    A network that guesses, or that never finds a whole class, is never chosen.
     """
-    facts = "; ".join(
-        f"{one.network} takes {one.latency[0]:.1f} ms an image (95 % of calls within {one.latency[1]:.1f} ms) and has "
-        f"{one.parameters:,} parameters"
-        for one in (capsules, cnn)
-    )
+    networks = {result.network: result for result in (capsules, cnn)}
     if not useful:
-        return None, f"{facts}. Ship neither: fast or not, they are not shown to be better than chance."
-    fit = [one for one in useful if not classes.never[one.network]]
-    if not fit:
-        blind = " and ".join(one.network for one in useful)
-        return None, f"{facts}. Ship neither: {blind} never found a class of the test images."
-    fast = [one for one in fit if one.latency[1] <= limit]
-    alone = "which alone beats chance" if len(useful) == 1 else "which alone finds every class"
+        return None, "none useful"
+    complete = [name for name in useful if not never[name]]
+    if not complete:
+        return None, "none complete"
+    fast = [name for name in complete if networks[name].latency[1] <= setting.limit]
     if not fast:
-        none = "Neither stays" if len(fit) == 2 else f"{fit[0].network}, {alone}, does not stay"
-        return None, (
-            f"{facts}. {none} within {limit:g} ms on this machine; `capsella bench` tells whether "
-            "ONNX Runtime or int8 does."
-        )
-    best = winner or classes.ahead
-    ahead = None if best is None else capsules if best == "capsules" else cnn
-    ship = ahead if ahead is not None and ahead in fast else min(fast, key=lambda one: one.latency[0])
-    if ship is ahead:
-        why = f"{'the more accurate' if winner else _MORE}, and fast enough"
-    elif len(fit) == 1:
-        why = "the only one that is better than chance" if len(useful) == 1 else "the only one that finds every class"
-    elif ahead is None:
-        why = "of two that cannot be told apart, the faster" if len(fast) == 2 else "the only one within the limit"
-    else:
-        why = "the winner is too slow as it is; see `capsella bench` before giving it up"
-    return ship.network, f"{facts}. Within {limit:g} ms, ship {ship.network}: {why}."
-
-
-def _changed(capsules: Side, cnn: Side, left: Mapping[str, KeptAccuracy], by: Yardstick) -> str:
-    """A network holds better only where the interval of the difference of what is kept excludes 0."""
-    if not left:
-        measured = capsules.changed is not None and cnn.changed is not None
-        if capsules.changed is not None and capsules.changed.has_two_groups:
-            return "The changed images are of two groups, which say next to nothing of a third."
-        return "A network that is not better than chance has nothing to keep." if measured else "Not measured."
-    better: dict[str, list[str]] = {capsules.network: [], cnn.network: [], "": []}
-    for change, one in left.items():
-        apart = one.difference
-        holds = capsules.network if apart.low > 0 else cnn.network if apart.high < 0 else ""
-        better[holds].append(
-            f"{change} ({100 * one.first.estimate:.0f} and {100 * one.second.estimate:.0f} %, difference "
-            f"{points(apart.low)} to {points(apart.high)} points)"
-        )
-    parts = [f"{name} holds better under {', '.join(changes)}" for name, changes in better.items() if name and changes]
-    parts += [f"no difference is shown under {', '.join(better[''])}"] if better[""] else []
-    alone = min(len(capsules.hits), len(cnn.hits)) == 1
-    return (
-        f"What capsules and CNN keep of the accuracy that they have above {100 * by.chance:.1f} % on unchanged images, "
-        f"a mean over the strengths of each change: {'; '.join(parts)}."
-        + (" With a single seed this is of these two trainings alone: another seed may turn it." if alone else "")
-    )
-
-
-def _next(
-    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Yardstick
-) -> str:
-    advice = [_slope(one, *one.smaller, by) for one in (capsules, cnn) if one.smaller is not None]
-    if by.unfinished:
-        advice.append(f"Train longer: --epochs {2 * by.epochs}, with another --out.")
-    if not useful:
-        advice.append(
-            "Look at the learning curves, at the labels, and at the images at the size that the networks see; train "
-            "longer or collect more images, and compare again."
-        )
-        return " ".join(advice)
-    number = capsules.hits.shape[1] if by.groups is None else len(np.unique(by.groups))
-    needed = difference.images_needed(number)
-    if winner is None and needed is not None and number < needed <= MOST_IMAGES:
-        units = "test images" if by.groups is None else "groups of test images, as patients,"
-        advice.append(
-            f"To show a difference as small as the one measured, {100 * abs(difference.estimate):.1f} points, would "
-            f"take about {needed:,} {units} and more seeds."
-        )
-    if winner is None:
-        advice.append("Until then choose by speed, size and what the errors cost, not by this difference.")
-    elif difference.seed_error is None:
-        advice.append("Confirm it with more seeds.")
-    else:
-        advice.append("Confirm it on images from another day, patient or instrument before relying on it.")
-    return " ".join(advice)
-
-
-def _slope(one: Side, share: float, hits: Bool[np.ndarray, "seeds images"], by: Yardstick) -> str:
-    """What the last step of the data-size curve brought."""
-    rows = list(one.smaller_seeds) or range(len(one.hits))
-    gain = difference_interval(one.hits[rows], hits, by.groups)
-    low, high = points(gain.low), points(gain.high)
-    step = f"{one.network}: from {100 * share:g} % of the training images to all, {points(gain.estimate)} points"
-    step += "" if len(rows) == len(one.hits) else f" over {len(rows)} of {len(one.hits)} seeds (the others diverged)"
-    if gain.low > 0:
-        return f"{step} ({low} to {high}): it still learns from more images; collect more."
-    if gain.high < 0:
-        return f"{step} ({low} to {high}): more images made it worse; look for wrong labels or train longer."
-    return f"{step} ({low} to {high}), within noise: this test cannot show that more images help."
+        return None, "none fast"
+    winner = winner_of(evidence.difference)
+    family = winner or winner_of(evidence.recall_difference)
+    ahead = None if family is None else capsules.network if family == "capsules" else cnn.network
+    if ahead in fast:
+        return ahead, "winner" if winner else "better per class"
+    chosen = min(fast, key=lambda name: networks[name].latency[0])
+    if len(complete) == 1:
+        return chosen, "only useful one" if len(useful) == 1 else "only complete one"
+    if ahead is not None:
+        return chosen, "winner too slow"
+    return chosen, "faster" if len(fast) == 2 else "only fast one"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capsella.evaluation import Changed, kept_accuracies
-from tests.compare.sides import judge, right, side
+from tests.compare.results import judge, result, right
 
 
 def changed(clean, images=300, seeds=3, **left):
@@ -18,16 +18,16 @@ def changed(clean, images=300, seeds=3, **left):
 
 def test_better_to_begin_with_is_not_holding_better():
     """Of 70 and 40 points above a chance of 20 %, both keep half."""
-    capsules = side("caps", right(190, 191, 192), changed=changed(270, rotation=165))
-    cnn = side("net", right(150, 151, 152), changed=changed(180, rotation=120))
+    capsules = result("caps", right(190, 191, 192), changed=changed(270, rotation=165))
+    cnn = result("net", right(150, 151, 152), changed=changed(180, rotation=120))
     kept = judge(capsules, cnn, 50).kept["rotation"]
     assert (kept.first.estimate, kept.second.estimate) == pytest.approx((0.5, 0.5))
     assert kept.difference.low < 0 < kept.difference.high
 
 
 def test_which_network_holds_better():
-    capsules = side("caps", right(150, 150), changed=changed(200, noise=190, rotation=100, colour=150))
-    cnn = side("net", right(150, 150), changed=changed(240, noise=100, rotation=220, colour=174))
+    capsules = result("caps", right(150, 150), changed=changed(200, noise=190, rotation=100, colour=150))
+    cnn = result("net", right(150, 150), changed=changed(240, noise=100, rotation=220, colour=174))
     found = judge(capsules, cnn, 50).kept
     assert found["noise"].difference.low > 0 > found["rotation"].difference.high
     assert found["colour"].difference.low < 0 < found["colour"].difference.high
@@ -35,7 +35,7 @@ def test_which_network_holds_better():
 
 def test_nothing_is_kept_by_a_network_at_chance():
     given = changed(150, noise=100)
-    assert judge(side("caps", right(40), changed=given), side("net", right(150), changed=given), 50).kept == {}
+    assert judge(result("caps", right(40), changed=given), result("net", right(150), changed=given), 50).kept == {}
 
 
 def test_two_groups_decide_nothing():
@@ -45,7 +45,7 @@ def test_two_groups_decide_nothing():
     ]
     with pytest.raises(ValueError, match="groups"):
         kept_accuracies(*pair, 0.2)
-    assert judge(side("caps", right(150), changed=pair[0]), side("net", right(150), changed=pair[1]), 50).kept == {}
+    assert judge(result("caps", right(150), changed=pair[0]), result("net", right(150), changed=pair[1]), 50).kept == {}
 
 
 def test_other_images_or_changes_are_errors():

@@ -69,7 +69,7 @@ class TestDone:
         assert (values["verdict"]["capsules"], values["verdict"]["cnn"]) == NETWORKS
         assert values["options"]["seeds"] == [0, 1]
         useful = values["verdict"]["better_than_chance"]
-        assert values["verdict"]["ship"] in (None, *useful)
+        assert values["verdict"]["recommended"] in (None, *useful)
         assert set(values["verdict"]["kept_under_changes"]) == (
             {"rotation", "translation", "colour", "noise"} if len(useful) == 2 else set()
         )
@@ -135,7 +135,7 @@ def test_seeds_are_added_and_the_latency_is_judged_anew(images, done, tmp_path):
         assert set(now["seeds"]) == {"0", "1", "2"}
         assert {seed: now["seeds"][seed] for seed in "01"} == old["seeds"]
     assert (once["tested_seeds"], added["tested_seeds"]) == ([[0, 1]], [[0, 1], [0, 1, 2]])
-    assert added["verdict"]["ship"] is None
+    assert added["verdict"]["recommended"] is None
 
 
 def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from capsella.cli import main
 from capsella.compare import ComparisonOptions, folds
-from capsella.compare.folds import Fold, _check_same_images, compare_folds, first_plan
-from capsella.compare.folds_verdict import judge_folds
+from capsella.compare.folds import Fold, _check_same_images, compare_folds, first_plan, judge_folds
+from capsella.compare.words import phrase
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.training import RunFolder
 from tests.pictures import write_empty
@@ -107,7 +107,8 @@ class TestDone:
         call(images, *FLAGS, "--out", done)
         assert capsys.readouterr().out.count("run 1 of 2") == 1
         assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
-        assert read(done / "compare.json")["verdict"] == before["verdict"]
+        after = read(done / "compare.json")
+        assert after["verdict"]["difference_by_fold"] == before["verdict"]["difference_by_fold"]
 
     def test_folds_of_other_images_are_not_put_together(self):
         plans = [
@@ -174,42 +175,42 @@ class TestVerdict:
             80,
             hits,
             dict(zip(NETWORKS, validation, strict=True)),
-            dict.fromkeys(NETWORKS, 1.0),
+            dict.fromkeys(NETWORKS, (1.0, 2.0)),
             unfinished,
             "",
         )
 
     def test_a_clear_winner(self, plan):
         verdict = judge_folds(plan, [self.fold(19, 13), self.fold(18, 13), self.fold(19, 12)])
-        assert verdict.winner == "capsules"
-        assert verdict.difference.estimate == pytest.approx((6 + 5 + 7) / 3 / 20)
+        assert verdict.verdict.winner == "capsules"
+        assert verdict.verdict.difference.estimate == pytest.approx((6 + 5 + 7) / 3 / 20)
         half = 4.302653 * 0.05 * (1 / 3 + 1 / 2) ** 0.5  # differences of 0.30, 0.25 and 0.35
-        assert verdict.difference.low == pytest.approx(0.3 - half)
-        assert CAPSULES in verdict.useful
+        assert verdict.verdict.difference.low == pytest.approx(0.3 - half)
+        assert CAPSULES in verdict.verdict.useful
 
     def test_no_difference(self, plan):
         verdict = judge_folds(plan, [self.fold(19, 18), self.fold(17, 19), self.fold(19, 18)])
-        assert verdict.winner is None
+        assert verdict.verdict.winner is None
 
     def test_neither_is_better_than_the_largest_class(self, plan):
         verdict = judge_folds(plan, [self.fold(19, 11), self.fold(6, 9), self.fold(12, 10)])
-        assert verdict.useful == ()
+        assert verdict.verdict.useful == ()
 
     def test_the_best_of_a_kind_is_chosen_by_validation_and_who_diverged_is_left_out(self, plan, images):
         names = (*NETWORKS, "he2016_resnet10")
         larger = first_plan(ComparisonOptions(images, models=names, folds=3, out=images.parent / "none"))
         three = [self.fold(19, 12), self.fold(19, 12), self.fold(19, 12)]
         for one in three:
-            one.hits["he2016_resnet10"] = np.ones((1, 40), bool)  # the best on test images
+            one.correct["he2016_resnet10"] = np.ones((1, 40), bool)  # the best on test images
             one.validation["he2016_resnet10"] = 7.0
-            one.latency["he2016_resnet10"] = 1.0
+            one.latency["he2016_resnet10"] = (1.0, 2.0)
         assert judge_folds(larger, three).best[1].name == CNN
         three[1].validation["he2016_resnet10"] = 1.0
         assert judge_folds(larger, three).best[1].name == "he2016_resnet10"
-        del three[2].hits["he2016_resnet10"]
+        del three[2].correct["he2016_resnet10"]
         verdict = judge_folds(larger, three)
         assert verdict.best[1].name == CNN
-        del three[0].hits[CNN]
+        del three[0].correct[CNN]
         with pytest.raises(CapsellaError, match="CNN"):
             judge_folds(larger, three)
 
@@ -220,10 +221,8 @@ class TestVerdict:
             "chance": judge_folds(plan, [self.fold(19, 11), self.fold(6, 9), self.fold(12, 10)]),
             "unfinished": judge_folds(plan, [self.fold(19, 13), self.fold(18, 13, (CNN,)), self.fold(19, 12)]),
         }
-        assert texts["unfinished"].unfinished == (CNN,)
-        lines = []
-        for name, found in texts.items():
-            lines += [f"# {name}", found.headline, *(f"{part}: {text}" for part, text in found.sentences.items()), ""]
+        assert texts["unfinished"].verdict.setting.unfinished == [CNN]
+        lines = [f"# {name}\n{phrase(found.verdict)}\n" for name, found in texts.items()]
         golden("folds.txt", "\n".join(lines))
 
 
