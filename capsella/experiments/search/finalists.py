@@ -41,7 +41,7 @@ def run_search(search: Search, console: Console | None = None) -> Outcome:
 def run_finalists(search: Search, console: Console, deadline: float = math.inf) -> None:
     """Train the finalists with the other seeds. Processes share them, and wait for one another."""
     clock = Stopwatch({"finalist": search.rungs[-1] * mean_seconds_per_epoch(search, search.trials())})
-    clock.plan(["finalist"] * (search.options.seeds - 1) * len(search.outcome().candidates))
+    clock.plan(["finalist"] * (search.options.number_of_seeds - 1) * len(search.outcome().candidates))
     grid = Runner(search.folder / "finalists", console, search.compute, clock)
     while todo := _to_train(search):
         waits = True
@@ -58,7 +58,7 @@ def run_finalists(search: Search, console: Console, deadline: float = math.inf) 
 def _to_train(search: Search) -> list[tuple[Row, int]]:
     """Return the finalists' trainings that are missing; a finalist that diverged makes room for the next."""
     outcome, todo = search.outcome(), []
-    for seed in range(1, search.options.seeds):
+    for seed in range(1, search.options.number_of_seeds):
         for candidate in outcome.candidates:
             files = RunFolder(search.run_folder(candidate, seed))
             if not (files.is_trained or files.has_diverged):

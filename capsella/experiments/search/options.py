@@ -10,6 +10,7 @@ from capsella.errors import check_argument, check_minimum
 
 Objective = Literal["error", "ms", "parameters"]
 TRIALS = 30  # if neither a number of trials nor a time is given
+FEW_TRIALS = 12  # below that a search is a first try, whose finalists have two seeds
 FACTOR = 3  # one candidate in three passes a rung; the next rung is three times as long
 
 
@@ -35,8 +36,8 @@ class SearchOptions:
     finalists: int | None = None
     """Number of best candidates that are trained with every seed, in addition to the recipe. Default: one for every six
     trials, at most 5."""
-    seeds: int = 3
-    """Number of seeds of the finalists."""
+    seeds: int | None = None
+    """Number of seeds of the finalists. Default: 3, or 2 with fewer than 12 trials."""
     tune: tuple[str, ...] = ()
     """Change only these fields of the space, e.g. `learning_rate shift`. Default: all."""
     out: Path | None = None
@@ -50,8 +51,8 @@ class SearchOptions:
     """Test the winner once at the end."""
 
     def __post_init__(self) -> None:
-        check_minimum(1, trials=self.trials, limit_parameters=self.limit_parameters, finalists=self.finalists)
-        check_minimum(1, seeds=self.seeds)
+        check_minimum(1, trials=self.trials, limit_parameters=self.limit_parameters)
+        check_minimum(1, finalists=self.finalists, seeds=self.seeds)
         for name in ("minutes", "limit_ms"):
             number = getattr(self, name)
             check_argument(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
@@ -68,6 +69,11 @@ class SearchOptions:
     def number_of_finalists(self) -> int:
         """The number of finalists besides the recipe."""
         return self.finalists or max(1, min(5, (self.number_of_trials or TRIALS) // 6))
+
+    @property
+    def number_of_seeds(self) -> int:
+        """The number of seeds of the finalists."""
+        return self.seeds or (2 if (self.number_of_trials or TRIALS) < FEW_TRIALS else 3)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -111,4 +117,4 @@ class SearchOptions:
             complete, before = trials, end
             trials = sum(max(1, n // FACTOR) / n for n in range(1, round(trials) + 1))
         finalists = min(self.number_of_finalists + 1, complete)
-        return total + finalists * (self.seeds - 1) * rungs[-1]
+        return total + finalists * (self.number_of_seeds - 1) * rungs[-1]

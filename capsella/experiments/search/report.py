@@ -151,7 +151,7 @@ def _protocol(search: Search) -> str:
         )
     text += (
         f"The recipe and the best {pluralize(options.number_of_finalists, 'candidate')} are trained with "
-        f"{pluralize(options.seeds, 'seed')}. "
+        f"{pluralize(options.number_of_seeds, 'seed')}. "
     )
     if trained.epochs != search.recipe.epochs or trained.epoch_images != search.recipe.epoch_images:
         images = "" if trained.epoch_images is None else f" of {trained.epoch_images:,} images"

@@ -95,7 +95,7 @@ class Search:
     def _errors(self, candidate: int) -> dict[int, float]:
         """Return the validation errors of a finalist's further seeds; infinite where a training diverged."""
         errors = {}
-        for seed in range(1, self.options.seeds):
+        for seed in range(1, self.options.number_of_seeds):
             files = RunFolder(self.run_folder(candidate, seed))
             if files.has_diverged:
                 errors[seed] = math.inf

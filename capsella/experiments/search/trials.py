@@ -66,7 +66,7 @@ def _next_step(search: Search, deadline: float) -> str:
         )
     wanted = min(search.options.number_of_trials or math.inf, search.space.size)
     # At least half of the time is for trials, the rest for the finalists.
-    runs = (search.options.number_of_finalists + 1) * (search.options.seeds - 1)
+    runs = (search.options.number_of_finalists + 1) * (search.options.number_of_seeds - 1)
     rest = runs * search.rungs[-1] * mean_seconds_per_epoch(search, trials)
     has_time = time.monotonic() + min(rest, 30 * (search.options.minutes or math.inf)) < deadline
     if has_time and (counted < wanted or "WAITING" in states):
