@@ -45,16 +45,18 @@ class TestWinner:
 
 
 @pytest.mark.parametrize(
-    ("capsules", "cnn", "ship"),
+    ("capsules", "cnn", "recommended"),
     [
         ((5, 6), (2, 3), "caps"),
         ((40, 51), (2, 3), "net"),  # the winner is too slow
         ((60, 70), (80, 90), None),
     ],
 )
-def test_a_winner_is_recommended_if_it_is_fast_enough(capsules, cnn, ship):
+def test_a_winner_is_recommended_if_it_is_fast_enough(capsules, cnn, recommended):
     best, other = right(180, 182), right(140, 141)
-    assert judge(result("caps", best, latency=capsules), result("net", other, latency=cnn), 50).recommended == ship
+    assert (
+        judge(result("caps", best, latency=capsules), result("net", other, latency=cnn), 50).recommended == recommended
+    )
 
 
 class TestChance:
