@@ -9,11 +9,10 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from tests.stress.tally import Tally, added
+from tests.stress.ground import Tally
 
 # Part → its share of the time.
 PARTS = {"numbers": 3, "files": 3, "kills": 5}
@@ -26,7 +25,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("STRESS_MINUTES") or 10))
     parser.add_argument("--seed", type=int, default=None, help="of the draws; default: a new one, which is printed")
     parser.add_argument("--json", type=Path, help="write the counts and findings to this file")
-    parser.add_argument("--add", action="store_true", help="to those of earlier runs, which are in the file")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"unknown part {unknown.pop()!r}; known: {', '.join(PARTS)}")
@@ -47,17 +45,10 @@ def main() -> int:
         report[part] = tally.to_dict()
         print(f"  {json.dumps(report[part]['counts'])} {json.dumps(report[part]['measured'])}", flush=True)
         if given.json:
-            write(given.json, part, report[part], given.add)
+            given.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     found = sum(len(part["findings"]) for part in report.values())
     print(f"{found} findings")
     return 1 if found else 0
-
-
-def write(file: Path, part: str, report: dict[str, Any], add: bool) -> None:
-    """The report of a part into the file, in place of an earlier one or added to it."""
-    reports = json.loads(file.read_text()) if file.exists() else {}
-    reports[part] = added(reports[part], report) if add and part in reports else report
-    file.write_text(json.dumps(reports, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
-"""What all parts stand on: own images, a short training on them, and commands in processes of their own."""
+"""Shared parts: the tally, images with a short training on them, and commands in processes of their own."""
 
 import contextlib
 import importlib
 import os
+import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +51,40 @@ def make_run(images: Path, folder: Path) -> Path:
     ended = learned(command("train", "images-efficient", "--data", images, *SMALL, "--out", folder), 600)
     assert ended.code == 0, ended.said
     return folder
+
+
+@dataclass
+class Tally:
+    """Counts of attempts by kind, findings with what it takes to see them again, and numbers for the report."""
+
+    seed: int
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    measured: dict[str, float | str] = field(default_factory=dict)
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() - self.began < self.seconds
+
+    def found(self, what: str) -> None:
+        print(f"  FOUND {what}", flush=True)
+        self.findings.append(without_folders(what))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "counts": dict(sorted(self.counts.items())),
+            "measured": self.measured,
+            "findings": self.findings,
+        }
+
+
+def without_folders(text: str) -> str:
+    """Shorten absolute paths, which mean nothing on another machine, as in …/report.html."""
+    return re.sub(r"(?<![\w.~\-:/])(-I|)(?:/[\w.+\-]+)+/", r"\1…/", text)
 
 
 class Ended(NamedTuple):
@@ -137,18 +173,6 @@ def _be_a_command(work: Callable[[], object], said: Path, environment: dict[str,
 def command(*words: object) -> Callable[[], None]:
     """`capsella WORDS…`, to be forked."""
     return lambda: main([str(word) for word in words])
-
-
-def spawned(words: list[object], said: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """`capsella WORDS…` in a new process, which can be killed."""
-    with open(said, "wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "capsella", *map(str, words)],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
 
 
 def fresh(path: Path) -> Path:

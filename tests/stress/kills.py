@@ -1,4 +1,4 @@
-"""Commands killed at random moments, and in the middle of every kind of write: gone on with, they end as if never."""
+"""Commands killed at random moments and in the middle of every kind of write: resumed, they end as if never killed."""
 
 import contextlib
 import csv
@@ -12,40 +12,37 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import safetensors.torch
+import torch
+
 from capsella.cli import main
-from capsella.experiments.search import Search
-from tests.reproduce.made import registered
 from tests.search.made import opened as opened_search
-from tests.stress.ground import Ended, command, forked, fresh, import_all, learned, make_images, make_run
-from tests.stress.tally import Tally
-from tests.stress.whole import half_written
+from tests.stress.ground import Ended, Tally, command, forked, fresh, import_all, learned, make_images, make_run
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-WRITES = ("fsync", "replace")
-"""Where `capsella.files` is in the middle of a write."""
-KILLS = (1, 2, 3, 4)
-"""Of one command before it is let go on to its end."""
+WRITES = ("fsync", "replace")  # where `capsella.files` is in the middle of a write
+KILLS = (1, 2, 3, 4)  # of one command before it may end
+TRAIN = ["--size", "20", "--epochs", "2", "--batch-size", "6", "--accelerator", "cpu", "--precision", "32-true",
+         "--deterministic", "--checkpoint-seconds", "0"]  # fmt: skip
 
 
 class Victim(NamedTuple):
-    """A command that writes into a folder. again: what goes on with it after a kill. end: what it must come to; equal
-    of any two that ended."""
+    """A command that writes into a folder. again: resumes it. end: its result, the same for any two that ended."""
 
     start: Callable[[Path], object]
     again: Callable[[Path], object]
     end: Callable[[Path], object]
-    share: int = 1
-    """Of the rounds."""
+    share: int = 1  # of the rounds
 
 
 def campaign(tally: Tally, folder: Path) -> None:
-    """Each command is once let run, and then killed until it ends; by turns, until the time is up.
+    """Let each command run once, then kill it until it ends; in turns, until the time is up.
 
-    STRESS_COMMANDS="predict share" in the environment: only these.
+    STRESS_COMMANDS="predict train" in the environment: only these.
     """
     import_all()
     images = make_images(folder / "images")
-    victims = all_victims(images, make_run(images, folder / "run"), folder)
+    victims = all_victims(images, make_run(images, folder / "run"))
     if only := os.environ.get("STRESS_COMMANDS", "").split():
         victims = {name: victims[name] for name in only}
     rng, known = random.Random(tally.seed), {}
@@ -58,7 +55,7 @@ def campaign(tally: Tally, folder: Path) -> None:
 
 
 def unharmed(tally: Tally, name: str, victim: Victim, folder: Path) -> tuple[float, object]:
-    """How long a command takes, and what it comes to: the same twice."""
+    """Return how long a command takes, and its result: the same twice."""
     ends = []
     for run in (learned, forked):
         whole = fresh(folder / f"{name}-whole")
@@ -74,12 +71,11 @@ def unharmed(tally: Tally, name: str, victim: Victim, folder: Path) -> tuple[flo
 def try_to_kill(
     tally: Tally, rng: random.Random, name: str, victim: Victim, folder: Path, seconds: float, end: object
 ) -> None:
-    """Kill it a few times, see that nothing is half written, and let it end."""
+    """Kill a command a few times, check that no file is half written, and let it end."""
     kills, code = rng.choice(KILLS), None
     for number in range(kills + 1):
         work = victim.again if number else victim.start
-        last = number == kills
-        seed = rng.randrange(10**9)
+        last, seed = number == kills, rng.randrange(10**9)
         ended = forked(partial(work, folder), 600) if last else killed(partial(work, folder), seed, seconds)
         code = ended.code
         if not last and code not in (0, None):
@@ -97,23 +93,21 @@ def try_to_kill(
 
 
 def killed(work: Callable[[], object], seed: int, seconds: float) -> Ended:
-    """By a signal at a random moment, or in the middle of one of its writes."""
+    """Kill by a signal at a random moment of the processor's time, or in the middle of a write."""
     rng = random.Random(seed)
     if rng.random() < 0.5:
         return forked(lambda: _die_in_a_write(rng, work), 600)
     how, moment = rng.choice(SIGNALS), rng.uniform(0.01, 1.0) * seconds
-    return forked(lambda: _die_after(how, moment, work), 600)
 
+    def die_after() -> None:  # SIGINT raises KeyboardInterrupt, as Ctrl-C does
+        signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), how))
+        signal.setitimer(signal.ITIMER_PROF, moment)
+        work()
 
-def _die_after(how: signal.Signals, moment: float, work: Callable[[], object]) -> None:
-    """After so many seconds of the processor; SIGINT as Ctrl-C raises KeyboardInterrupt wherever Python stands."""
-    signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), how))
-    signal.setitimer(signal.ITIMER_PROF, moment)
-    work()
+    return forked(die_after, 600)
 
 
 def _die_in_a_write(rng: random.Random, work: Callable[[], object]) -> None:
-    """Before or after one of the first writes' calls of the system."""
     where, nth, before = rng.choice(WRITES), rng.choice([1, 2, 3, 5, 8, 13, 21]), rng.random() < 0.5
     real, seen = getattr(os, where), 0
 
@@ -131,18 +125,13 @@ def _die_in_a_write(rng: random.Random, work: Callable[[], object]) -> None:
     work()
 
 
-TRAIN = ["--size", "20", "--epochs", "2", "--batch-size", "6", "--accelerator", "cpu", "--precision", "32-true",
-         "--deterministic", "--checkpoint-seconds", "0"]  # fmt: skip
-
-
-def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
-    """Every command that writes for more than a moment."""
+def all_victims(images: Path, run: Path) -> dict[str, Victim]:
+    """Return every command that resumes what it began."""
 
     def train(out: Path) -> None:
         main(["train", "images-efficient", str(images), *TRAIN, "--out", str(out / "run")])
 
-    def go_on(out: Path) -> None:
-        """As a user would: resume where there is a checkpoint, else begin anew elsewhere, or here."""
+    def go_on(out: Path) -> None:  # as a user would: resume if there is a checkpoint, else begin anew
         if (out / "run" / "last.ckpt").exists():
             return main(["train", "--resume", str(out / "run")])
         (out / "run" / "config.json").unlink(missing_ok=True)
@@ -151,67 +140,74 @@ def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
     def predict(out: Path) -> None:
         command("predict", run, images, "--out", out / "p.csv", "--batch-size", 2, "--workers", 0, "--resume")()
 
-    compare = ["compare", str(images), "--models", "mazzia2021_efficient_capsnet", "hinton2018_cnn", "--seeds", "1",
-               "--rates", "1", "--epochs", "1", "--sizes", "1", "--size", "20", "--accelerator", "cpu",
-               "--out"]  # fmt: skip
-
-    def night(out: Path) -> None:
-        with registered():
-            main(["papers", "reproduce", "--budget", "small", "--seeds", "1", "--out", str(out / "night")])
+    def compare(out: Path) -> None:
+        names = ["--models", "mazzia2021_efficient_capsnet", "hinton2018_cnn", "--seeds", "1", "--rates", "1"]
+        size = ["--epochs", "1", "--sizes", "1", "--size", "20", "--accelerator", "cpu"]
+        main(["compare", str(images), *names, *size, "--out", str(out / "c")])
 
     def search(out: Path) -> None:
         from capsella.experiments.search import run_search, trials
 
-        trials.ATTEMPTS = max(KILLS) + 1  # a trial that three processes died of is given up, and rightly so
+        trials.ATTEMPTS = max(KILLS) + 1  # a trial of which three processes died is given up, and rightly so
         with contextlib.suppress(KeyboardInterrupt):  # the command turns it into a sentence
-            return run_search(study_in(out))
+            return run_search(opened_search(out / "study", trials=3, finalists=1, seeds=1))
         sys.exit(130)
 
-    share = ["share", str(run), "--images", "6", "--out"]
-    export = ["export", str(run), "--out"]
     return {
         "train": Victim(train, go_on, weights_of, share=10),
         "predict": Victim(predict, predict, rows_of, share=2),
-        "compare": Victim(*[lambda out: main([*compare, str(out / "c")])] * 2, results_of),
-        "reproduce": Victim(night, night, results_of),
+        "compare": Victim(compare, compare, results_of),
         "search": Victim(search, search, study_of),
-        "share": Victim(*[lambda out: main([*share, str(out / "p.html")])] * 2, names_of),
-        "export": Victim(*[lambda out: main([*export, str(out / "m.onnx")])] * 2, names_of),
     }
 
 
 def weights_of(folder: Path) -> object:
-    """Weights, and the table of the epochs but for its times."""
+    """Return the weights, and the table of the epochs without its times."""
     with open(folder / "run" / "metrics.csv") as file:
         rows = [{k: v for k, v in row.items() if "second" not in k} for row in csv.DictReader(file)]
     return (folder / "run" / "model.safetensors").read_bytes(), rows
 
 
 def rows_of(folder: Path) -> object:
-    """All lines, each once."""
-    return sorted((folder / "p.csv").read_text().splitlines()), names_of(folder)
-
-
-def names_of(folder: Path) -> list[str]:
-    """Files, but those whose names begin with a dot: a killed process cannot remove its temporary one."""
-    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return sorted(str(path) for path in found if not path.name.startswith("."))
+    """Return all lines, and the names of files; those of temporary ones begin with a dot."""
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
+    return sorted((folder / "p.csv").read_text().splitlines()), sorted(names)
 
 
 def results_of(folder: Path) -> object:
-    """What all runs found on the test images."""
-    return {
-        str(path.parent.relative_to(folder)): json.loads(path.read_text())["test"]
-        for path in sorted(folder.rglob("result.json"))
-    }
-
-
-def study_in(folder: Path) -> Search:
-    return opened_search(folder / "study", trials=3, finalists=1, seeds=1)
+    """Return the test results of all runs."""
+    paths = sorted(folder.rglob("result.json"))
+    return {str(path.parent.relative_to(folder)): json.loads(path.read_text())["test"] for path in paths}
 
 
 def study_of(folder: Path) -> object:
-    """How many candidates there are, and the recipe's errors at each rung."""
-    trials = [trial for trial in study_in(folder).trials() if trial.state.name in ("COMPLETE", "PRUNED")]
-    base = [trial.user_attrs["errors"] for trial in trials if trial.user_attrs["candidate"] == 0]
-    return len(trials), base
+    """Return how many candidates there are, and the recipe's errors at each rung."""
+    search = opened_search(folder / "study", trials=3, finalists=1, seeds=1)
+    trials = [trial for trial in search.trials() if trial.state.name in ("COMPLETE", "PRUNED")]
+    return len(trials), [trial.user_attrs["errors"] for trial in trials if trial.user_attrs["candidate"] == 0]
+
+
+def half_written(folder: Path) -> list[str]:
+    """Return the files that are not whole, without temporary ones, whose names begin with a dot."""
+    wrong = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            try:
+                READERS.get(path.suffix, lambda _: None)(path)
+            except Exception as error:
+                wrong.append(f"{path.relative_to(folder)}: {type(error).__name__} {str(error)[:100]}")
+    return wrong
+
+
+def _read_csv(path: Path) -> None:
+    widths = {len(row) for row in csv.reader(path.read_text().splitlines())}
+    if len(widths) != 1 or not path.read_text().endswith("\n"):
+        raise ValueError(f"lines of {sorted(widths)} cells")
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    ".json": lambda path: json.loads(path.read_text()),
+    ".csv": _read_csv,
+    ".safetensors": lambda path: safetensors.torch.load_file(path),
+    ".ckpt": lambda path: torch.load(path, weights_only=True),
+}
