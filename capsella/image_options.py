@@ -11,7 +11,7 @@ ValueRange = tuple[float, float]
 
 Cells = Literal["whole", "cut", "matched"]
 """How a network sees a microscope's image: whole, cut to its stained cell, or cut and with its stain matched; see
-`capsella.data.stained`."""
+`capsella.data.cell_crop`."""
 
 
 def check_range(value_range: ValueRange | None) -> None:
@@ -30,7 +30,7 @@ def check_cells(cells: str) -> None:
 
 @dataclass(frozen=True)
 class CellCut:
-    """How the stained cell of an image is cut out; see `capsella.data.stained`.
+    """How the stained cell of an image is cut out; see `capsella.data.cell_crop`.
 
     Attributes:
         matched: whether its stain is matched, too.

@@ -15,8 +15,8 @@ from PIL import Image
 from rich.progress import track
 from scipy import ndimage
 
+from capsella.data.cell_crop import beyond_border, find_nucleus
 from capsella.data.download import data_root
-from capsella.data.stained import beyond_border, find_nucleus
 
 COPIES, ROOM = 8, 1.3
 

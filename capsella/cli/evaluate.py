@@ -257,7 +257,7 @@ def _selective(run: "Run", evaluation: "Evaluation", options: Evaluate) -> "tupl
 
 
 def _measure_robustness(options: Evaluate) -> None:
-    from capsella.data.split.holdout import first_per_class
+    from capsella.data.holdout import first_per_class
     from capsella.evaluation import measure_robustness
     from capsella.evaluation.robustness import perturbation
     from capsella.report.figures import robustness_figure, write_png
@@ -292,7 +292,7 @@ def _measure_robustness(options: Evaluate) -> None:
 def _attack(options: Evaluate) -> None:
     from dataclasses import asdict
 
-    from capsella.data.split.holdout import first_per_class
+    from capsella.data.holdout import first_per_class
     from capsella.evaluation import AttackOptions, attack_networks
     from capsella.report.figures import attack_figure, write_png
     from capsella.report.prose import attack_notes

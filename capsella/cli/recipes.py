@@ -76,12 +76,12 @@ def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
 
 def _fitted(name: str, images: Path, given: Mapping[str, Any], out: Console) -> "Recipe":
     """Fit a recipe to a folder, and print what was chosen and why, except for what flags set."""
-    from capsella.data.outline import outline
+    from capsella.data.scan import inspect_folder
     from capsella.papers import get_recipe
     from capsella.papers.own_images import fitted
     from capsella.training.flags import with_fields
 
-    found, base = outline(images), get_recipe(name)
+    found, base = inspect_folder(images), get_recipe(name)
     limits = {path: given[path] for path in ("data.validation", "data.test", "data.per_class") if path in given}
     if folds := given.get("data.folds"):
         limits["data.test"] = 1 / folds

@@ -17,14 +17,14 @@ import tyro
 from rich.console import Console
 
 from capsella.data import (
+    Domain,
     DomainData,
     ImageSet,
-    Laboratory,
     common_classes,
     copies_among,
     load_data,
-    misspelt,
-    read_laboratory,
+    read_domain,
+    similar_names,
     single_images,
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
@@ -156,9 +156,9 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     return found, text
 
 
-def _read(options: TransferOptions, cells: Cells) -> dict[str, Laboratory]:
+def _read(options: TransferOptions, cells: Cells) -> dict[str, Domain]:
     """Every laboratory, with the same classes."""
-    every = {place: read_laboratory(place, replace(options.data, cells=cells)) for place in options.laboratories}
+    every = {place: read_domain(place, replace(options.data, cells=cells)) for place in options.laboratories}
     sets = [one.images for one in every.values()]
     classes = options.classes or common_classes(sets, options.laboratories)
     kept = {place: one.of_classes(classes) for place, one in every.items()}
@@ -169,12 +169,12 @@ def _read(options: TransferOptions, cells: Cells) -> dict[str, Laboratory]:
     return kept
 
 
-def _tell(laboratories: dict[str, Laboratory], console: Console) -> None:
+def _tell(laboratories: dict[str, Domain], console: Console) -> None:
     """What each has; a warning where one has copies of another's images, which would make the test too good."""
     for place, laboratory in laboratories.items():
         each = ", ".join(f"{name} {count}" for name, count in laboratory.images.counts().items())
         elsewhere = {name for other, one in laboratories.items() if other != place for name in one.left_out}
-        alike = misspelt(place, laboratory.left_out, elsewhere - set(laboratory.left_out))
+        alike = similar_names(place, laboratory.left_out, elsewhere - set(laboratory.left_out))
         console.print(f"{place}: {each}", *laboratory.lines(), *alike, sep="\n", markup=False, soft_wrap=True)
     places = list(laboratories)
     for k, place in enumerate(places):

@@ -11,7 +11,7 @@ from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
 from capsella.compare.words import Words, training_text
 from capsella.data import single_images
-from capsella.data.split.table import share_of
+from capsella.data.splits import share_of
 from capsella.environment import machine, versions
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import Robustness, accuracy_interval

@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from capsella.data.images import Batch
-from capsella.data.split.sets import LabelledImages
+from capsella.data.splits import LabelledImages
 from capsella.errors import check_minimum
 
 MOST_REPEATS = 5

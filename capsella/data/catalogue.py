@@ -1,15 +1,13 @@
-"""Every source of images by its name: reading one, and the table of all of them."""
+"""All public data sets by name."""
 
 from typing import NamedTuple
 
-from capsella.data import affnist, cells, cifar10, digits, idx, medmnist, smallnorb, toys
 from capsella.data.download import data_root
-from capsella.data.folder import read_folder
-from capsella.data.npz import read_npz
-from capsella.data.options import DataOptions, FolderData, NamedData, NpzData
-from capsella.data.source import Parts, Source
-from capsella.data.split.table import SplitTable
-from capsella.errors import ArgumentError, unknown_name
+from capsella.data.options import NamedData
+from capsella.data.sources import affnist, cells, cifar10, digits, idx, medmnist, smallnorb, toys
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
+from capsella.errors import unknown_name
 
 _SOURCES: dict[str, Source] = {
     source.name: source
@@ -18,14 +16,12 @@ _SOURCES: dict[str, Source] = {
 }
 
 
-def read_source(options: DataOptions, table: SplitTable | None) -> Parts:
-    """The images of a source, split as the source does; `table`: a split file, whose unused files need no reading."""
-    if isinstance(options, FolderData):
-        return read_folder(options, table)
-    if isinstance(options, NpzData):
-        return read_npz(options.path, options)
-    if not isinstance(options, NamedData):
-        raise ArgumentError("data", "be a single source of images", options.kind)
+def read_named(options: NamedData) -> SourceSplits:
+    """Read a public data set.
+
+    Raises:
+        ValueError: no set has the name. CapsellaError: its files are missing or damaged.
+    """
     if options.name not in _SOURCES:
         raise unknown_name("name", options.name, source_names())
     return _SOURCES[options.name].read(options)
@@ -37,30 +33,29 @@ def source_names() -> tuple[str, ...]:
 
 
 class SourceRow(NamedTuple):
-    """A source, as `capsella list data` shows it."""
+    """A data set in `capsella list data`.
+
+    images: train / validation / test, as the set is split; – for splits that are held out. found: where its files are
+    on this machine, or how to get them.
+    """
 
     name: str
     images: str
-    """Train / validation / test, as the source splits them; – where `load_data` holds them out."""
     size: str
     classes: int
     found: str
-    """Where it lies on this machine, or how to get it."""
     citation: str
 
 
 def source_table() -> list[SourceRow]:
-    """Every named source and whether its files are at hand; nothing is loaded or downloaded."""
+    """List every public data set and whether its files are there; nothing is loaded or downloaded."""
     rows = [
         SourceRow(source.name, source.images, source.size, source.classes, _found(source), source.citation)
         for source in _SOURCES.values()
     ]
     citation = "Sabour, Frosst, Hinton 2017, arXiv:1710.09829"
-    found = _found(_SOURCES["mnist"])
-    return [
-        *rows,
-        SourceRow("multimnist", "54,001,000 / 5,999,000 / 10,000,000 pairs", "36×36×1", 10, f"mnist {found}", citation),
-    ]
+    pairs, found = "54,001,000 / 5,999,000 / 10,000,000 pairs", f"mnist {_found(_SOURCES['mnist'])}"
+    return [*rows, SourceRow("multimnist", pairs, "36×36×1", 10, found, citation)]
 
 
 def _found(source: Source) -> str:

@@ -1,6 +1,8 @@
-"""Where data sets lie, and how they get there: looked for first, else downloaded with a checksum and a progress bar."""
+"""Find the files of data sets, or download them with a checksum and a progress bar; unpack them within limits."""
 
+import gzip
 import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from capsella.errors import CapsellaError
+
+# A .npz file may unpack to this many bytes, a larger one to MAX_RATIO times its size: deflate packs zeros to a
+# thousandth, drawings to a tenth.
+MAX_BYTES, MAX_RATIO = 1_000_000_000, 200
 
 
 def data_root() -> Path:
@@ -83,3 +89,37 @@ class _Bar:
 
     def close(self) -> None:
         self._progress.stop()
+
+
+def gunzip(path: Path, most: int) -> bytes:
+    """Return the contents of a gzip file.
+
+    Args:
+        path: the file.
+        most: number of bytes; no more are unpacked.
+
+    Raises:
+        CapsellaError: it unpacks to more than that.
+        OSError, EOFError, zlib.error: it cannot be read.
+    """
+    with gzip.open(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise CapsellaError(f"{path}: must not unpack to more than {most:,} bytes; this is no such set of images")
+    return content
+
+
+def check_archive(path: Path) -> None:
+    """Check that a zip file, such as a .npz file, unpacks to no more than images would; reads its directory only.
+
+    Raises:
+        CapsellaError: it unpacks to more than `MAX_BYTES`, and to more than `MAX_RATIO` times its size.
+        zipfile.BadZipFile, OSError: it cannot be read.
+    """
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    packed = path.stat().st_size
+    if size > max(MAX_BYTES, MAX_RATIO * packed):
+        raise CapsellaError(
+            f"{path}: must not unpack to more than {MAX_RATIO} times its size, got {packed:,} bytes for {size:,}"
+        )

@@ -1,16 +1,8 @@
-"""Images of one's own: a folder with one sub-folder a class.
-
-    cells/basophil/patient1_003.png          or, already split,   cells/train/basophil/patient1_003.png
-    cells/monocyte/patient2_017.tif                               cells/test/monocyte/patient2_017.tif
-
-Sub-folders of a class are read too. Hidden files are passed over, and a link that leads back to a folder it lies in is
-not followed. Files with other endings, pipes, links to nothing and images beside the class folders are passed over too,
-and a line says so.
-"""
+"""Read the user's images in a folder with one sub-folder per class."""
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,175 +11,139 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from capsella.data.fingerprints import Fingerprints
+from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
+from capsella.data.duplicates import Fingerprints
 from capsella.data.images import ImageSet
-from capsella.data.listing import PassedOver, is_image, spread, sub_folders, walk
+from capsella.data.listing import ClassFile, SkippedFiles, list_files, spread
 from capsella.data.options import FolderData
-from capsella.data.reading import ENDINGS, Look, decode, read_all, rgb_images
-from capsella.data.source import Parts
-from capsella.data.split.sets import SPLIT_NAMES
-from capsella.data.split.table import SplitTable
-from capsella.data.stained import SAMPLED, usual_radius
-from capsella.errors import CapsellaError, pluralize, warn_once
+from capsella.data.reading import ImageCallback, decode, read_all, rgb_images
+from capsella.data.scan import FolderScan, read_header
+from capsella.data.splits import SPLIT_NAMES, SourceSplits, SplitTable
+from capsella.errors import CapsellaError, pluralize
 
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
+Reader = Callable[[Path, ImageCallback | None], Tensor]
 
 
-@dataclass(frozen=True)
-class ClassFile:
-    """An image file of a folder, with its class and, where the folder is split already, its split."""
+class FolderReader:
+    """A folder of images, listed once; its files' headers are read at once, their pixels by `read`.
 
-    path: str
-    """Relative to the folder, with forward slashes."""
-    label: str
-    split: str | None
-
-
-Reader = Callable[[Path, Look | None], Tensor]
-"""From a file to its image, uint8 [c h w]."""
-
-
-def read_folder(options: FolderData, table: SplitTable | None = None, read: Reader | None = None) -> Parts:
-    """Read the folder `options.path`; its sub-folders, sorted, are the classes.
-
-    Args:
-        options: its path, size, channels, range, group and skip_broken are used.
-        table: a split file; what it leaves unused is not read, and sub-folders that split the images do not count.
-        read: in place of reading the pixels, as where a split needs none.
-
-    Returns:
-        The splits of sub-folders train, val and test that hold the classes; everything as train where there are none.
+    Attributes:
+        value_range: for files of more than 8 bits per channel; set it, or call `find_range`, if `needs_range`.
 
     Raises:
-        CapsellaError: no folder or sub-folders, one class only, a class without images, a broken image (unless
-            skip_broken), mixed channels or sizes where the options keep them.
+        CapsellaError: as `list_files`, or files whose header cannot be read (unless skip_broken), or too little memory.
     """
-    root, passed_over = options.path, PassedOver()
-    listed = _used(list_files(root, passed_over), root, table)
-    seen = Fingerprints(wanted=options.duplicates != "ignore")
-    if read is None:
-        options = _with_radius(options, [root / file.path for file in listed])
-        read = partial(_read, options=options)
-    readers = {file.path: partial(read, root / file.path, seen.of(row)) for row, file in enumerate(listed)}
-    images, positions, errors = read_all(readers, options.skip_broken)
-    files = [listed[position] for position in positions]
-    paths, broken = tuple(file.path for file in files), tuple(str(error) for error in errors)
-    classes = _class_names(root, listed, files, broken)
-    groups = {} if options.group is None else {"group": _groups(options.group, paths)}
-    everything = ImageSet(
-        images=images,
-        labels=torch.tensor([classes.index(file.label) for file in files]),
-        classes=classes,
-        files=paths,
-        metadata=seen.metadata(positions) | groups,
-    )
-    name, notes = root.resolve().name, (*passed_over.notes(), *_about_groups(everything))
-    parts = Parts(name, everything, broken=broken, notes=notes)
-    if files[0].split is not None and table is None:
-        rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
-        parts = Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)
-    return replace(parts, cell_radius=options.cell_radius)
 
+    def __init__(self, options: FolderData, table: SplitTable | None, *, headers: bool = True) -> None:
+        """Args: options. table: a split file; files that it leaves unused are not read. headers: read headers."""
+        self.options, self.root, self.table = options, options.path, table
+        self.skipped = SkippedFiles()
+        every = list_files(self.root, self.skipped)
+        self.listing = tuple(file.path for file in every)
+        unused = frozenset() if table is None else table.unused
+        self.files = [file for file in every if file.path not in unused]
+        if table is not None and not self.files:
+            raise CapsellaError(f"{table.path}: must put images of {self.root} in train and test, but all are unused")
+        self.fingerprints = Fingerprints(wanted=options.duplicates != "ignore")
+        self.scan = FolderScan(options, len(self.files))
+        self.value_range = options.range
+        self.range_note = "as set, or measured before"
+        if headers:
+            self._read_headers()
 
-def _with_radius(options: FolderData, files: Sequence[Path]) -> FolderData:
-    """With the radius of the images' usual nucleus, where cells are to be cut out by it."""
-    if options.cells == "whole" or options.cell_radius is not None:
-        return options
-    return replace(options, cell_radius=usual_radius(rgb_images(files[row] for row in spread(len(files), SAMPLED))))
+    def _read_headers(self) -> None:
+        readers = {file.path: partial(self.scan.add, self.root / file.path, file.path) for file in self.files}
+        _, rows, _ = read_all(readers, self.options.skip_broken)
+        self.scan.check_memory(len(rows))
 
+    @property
+    def needs_range(self) -> bool:
+        """Whether there are files of more than 8 bits per channel, and no range."""
+        return bool(self.scan.deep) and self.value_range is None
 
-def _used(listed: list[ClassFile], root: Path, table: SplitTable | None) -> list[ClassFile]:
-    """What a split file does not leave unused."""
-    if table is None:
-        return listed
-    used = [file for file in listed if file.path not in table.unused]
-    if not used:
-        raise CapsellaError(f"{table.path}: must put images of {root} in train and test, but all are unused")
-    return used
+    def find_range(self, training_files: Sequence[str]) -> None:
+        """Set the range from the values of the training images; from those of all images if there are none."""
+        self.value_range, self.range_note = self.scan.find_range(training_files)
 
+    def read_without_pixels(self) -> SourceSplits:
+        """Read what a split depends on: classes, groups and, to find copies, fingerprints."""
+        return self._read(partial(_read_header, whole=self.options.skip_broken), self.options.cell_radius)
 
-def _read(file: Path, look: Look | None, options: FolderData) -> Tensor:
-    return decode(file, str(file), options.height_width, options.channels, options.range, options.cut, look)
+    def read(self) -> SourceSplits:
+        """Read and decode every image once.
 
+        Raises:
+            CapsellaError: a broken image (unless skip_broken), a class of broken images alone, or images that differ in
+                channels or size unless the options set these.
+        """
+        options = replace(self.options, range=self.value_range)
+        if options.cells != "whole" and options.cell_radius is None:
+            sample = [self.root / self.files[row].path for row in spread(len(self.files), MAX_SAMPLES)]
+            options = replace(options, cell_radius=typical_radius(rgb_images(sample)))
+        source = self._read(partial(_decode, options=options), options.cell_radius)
+        files = [file for images in source.named().values() for file in images.files or ()]
+        notes = (*source.notes, *self.scan.notes(), *self.scan.range_notes(self.value_range, self.range_note, files))
+        return replace(source, notes=notes)
 
-def folder_files(options: FolderData) -> list[str]:
-    """The files that a folder of classes has for these options, relative to it."""
-    return [file.path for file in list_files(options.path, PassedOver())]
-
-
-def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:
-    """Every image file with its class, and its split where the folder is split already, sorted."""
-    folders = sub_folders(root)
-    named = {folder: _SPLITS[folder.casefold()] for folder in folders if folder.casefold() in _SPLITS}
-    others = [folder for folder in folders if folder not in named]
-    if "train" in named.values() and len(named) > 1 and others:
-        splits, classes = ", ".join(named), ", ".join(others)
-        raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move either away")
-    if "train" in named.values() and not others:
-        passed_over.add_beside(root)
-        return [
-            ClassFile(path, path.split("/")[1], named[folder])
-            for folder in folders
-            for path in _files_by_class(root, folder, passed_over)
-        ]
-    files = _files_by_class(root, "", passed_over)
-    _warn_of_deeper_classes(root, files)
-    return [ClassFile(path, path.split("/")[0], None) for path in files]
-
-
-def _warn_of_deeper_classes(root: Path, files: Sequence[str]) -> None:
-    """Where all classes hold nothing but the same two folders or more, these may be what was meant."""
-    within: dict[str, set[str]] = {}
-    for file in files:
-        label, name = file.split("/")[:2]
-        within.setdefault(label, set()).add(name if file.count("/") > 1 else "")
-    first, *others = within.values()
-    if len(first) > 1 and "" not in first and all(one == first for one in others):
-        classes, deeper = ", ".join(within), ", ".join(sorted(first))
-        warn_once(
-            f"deeper: {root}",
-            f"{root}: the classes are {classes}, and each holds the folders {deeper}. If these are the classes, give "
-            "one folder alone, or call them train and test",
+    def _read(self, read: Reader, cell_radius: float | None) -> SourceSplits:
+        paths = [self.root / file.path for file in self.files]
+        readers = {
+            file.path: partial(read, path, self.fingerprints.of(row))
+            for row, (file, path) in enumerate(zip(self.files, paths, strict=True))
+        }
+        images, rows, errors = read_all(readers, self.options.skip_broken)
+        files, broken = [self.files[row] for row in rows], tuple(map(str, errors))
+        names = tuple(file.path for file in files)
+        classes = self._class_names(files, broken)
+        groups = {} if self.options.group is None else {"group": _groups(self.options.group, names)}
+        sizes = torch.tensor([paths[row].stat().st_size for row in rows])
+        labels = torch.tensor([classes.index(file.label) for file in files])
+        everything = ImageSet(images, labels, classes, names, {"content": sizes, **groups})
+        source = SourceSplits(
+            self.root.resolve().name,
+            everything,
+            broken=broken,
+            notes=(*self.skipped.notes(), *_about_groups(everything)),
+            cell_radius=cell_radius,
+            fingerprints=self.fingerprints.array(rows),
+            listing=self.listing,
         )
+        if files[0].split is None or self.table is not None:
+            return source
+        return _split(source, [file.split or "" for file in files])
+
+    def _class_names(self, files: Sequence[ClassFile], broken: Sequence[str]) -> tuple[str, ...]:
+        classes, present = sorted({file.label for file in self.files}), {file.label for file in files}
+        for name in classes:
+            if name not in present:
+                raise CapsellaError(
+                    f"{self.root}: no image of the class {name!r} can be read. Left out: {'; '.join(broken)}"
+                )
+        return tuple(classes)
 
 
-def _files_by_class(root: Path, within: str, passed_over: PassedOver) -> list[str]:
-    folder = root / within
-    classes = sub_folders(folder)
-    if len(classes) < 2:
-        loose = sum(is_image(entry) for entry in folder.iterdir())
-        beside = f"; {pluralize(loose, 'image')} beside: move each into the folder of its class" if loose else ""
-        raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}{beside}")
-    passed_over.add_beside(folder)
-    found = []
-    for name in classes:
-        others = len(passed_over)
-        files = walk(folder / name, passed_over, frozenset({root.resolve()}))
-        if not files:
-            raise CapsellaError(
-                f"{folder / name}: a class must have images ({', '.join(ENDINGS)}), "
-                f"got none among {pluralize(len(passed_over) - others, 'file')}"
-            )
-        found += sorted(path.relative_to(root).as_posix() for path in files)
-    return found
+def _decode(file: Path, callback: ImageCallback | None, options: FolderData) -> Tensor:
+    return decode(file, str(file), options.height_width, options.channels, options.range, options.cut, callback)
 
 
-def _class_names(
-    root: Path, listed: Sequence[ClassFile], read: Sequence[ClassFile], broken: Sequence[str]
-) -> tuple[str, ...]:
-    classes = sorted({file.label for file in listed})
-    for name in classes:
-        if not any(file.label == name for file in read):
-            raise CapsellaError(f"{root}: no image of the class {name!r} can be read. Left out: {'; '.join(broken)}")
-    return tuple(classes)
+def _read_header(file: Path, callback: ImageCallback | None, whole: bool) -> Tensor:
+    return read_header(file, callback, whole=whole)
+
+
+def _split(source: SourceSplits, splits: Sequence[str]) -> SourceSplits:
+    """Divide a source as its folders train, val and test do."""
+    rows = {split: [row for row, name in enumerate(splits) if name == split] for split in SPLIT_NAMES}
+    for split in ("train", "test"):
+        if not rows[split]:
+            raise CapsellaError(f"{source.name}: the {split} split is empty; a split of your own needs train and test")
+    order = [row for split in SPLIT_NAMES for row in rows[split]]
+    sets = {split: source.train.subset(rows[split]) for split in SPLIT_NAMES if rows[split]}
+    fingerprints = None if source.fingerprints is None else source.fingerprints[order]
+    return replace(source, fingerprints=fingerprints, **sets)  # type: ignore[arg-type]
 
 
 def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, " n"]:
-    """A number for each distinct text that the pattern captures."""
+    """Number the distinct texts that the pattern captures."""
     texts = []
     for path in paths:
         match = re.search(pattern, path)
@@ -198,7 +154,7 @@ def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, " n"]:
 
 
 def _about_groups(images: ImageSet) -> tuple[str, ...]:
-    """At most one line: a pattern that finds too little puts patients together, or tears them."""
+    # A pattern that captures too little joins patients, or tears them apart: their number tells.
     if "group" not in images.metadata:
         return ()
     sizes = images.metadata["group"].unique(return_counts=True)[1]

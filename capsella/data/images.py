@@ -40,8 +40,9 @@ class ImageSet:
     files: tuple[str, ...] | None = None
     """Where each image came from, as read, or None where the source has no file names."""
     metadata: dict[str, Shaped[Tensor, " n"]] = field(default_factory=dict)
-    """More numbers an image. `group` says which images belong together (a patient, a photograph), and stay together in
-    every split. `toy` says which show one toy: they may be parted, but are no independent evidence."""
+    """More numbers for each image. `group`: images of one group (a patient, a photograph) stay in one split. `copies`:
+    groups that also join copies of an image. `toy`: images of one toy may be in two splits, but are no independent
+    evidence. `domain`: where an image comes from. `content`: changes if the file is replaced."""
 
     def __post_init__(self) -> None:
         _check_images(self.images)

@@ -13,10 +13,12 @@
 
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,27 +26,37 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from capsella.data.fingerprints import Fingerprints
+from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
+from capsella.data.download import check_archive
+from capsella.data.duplicates import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.listing import spread
 from capsella.data.options import DataOptions, NpzData
 from capsella.data.reading import decode, read_all, resize_array, rgb_images
-from capsella.data.source import Parts
-from capsella.data.stained import SAMPLED, usual_radius
-from capsella.data.unpack import check_archive
+from capsella.data.splits import SPLIT_NAMES, SourceSplits
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
+
+
+class NpzImages(NamedTuple):
+    """Images of a file, the errors of those left out, and fingerprints if copies are looked for."""
+
+    images: ImageSet
+    broken: tuple[str, ...]
+    fingerprints: Int[np.ndarray, "n 5"] | None
+
+
 MOST_CLASSES = 100_000
 """A label beyond is no number of a class, but a code."""
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
-_TAKEN = {"group", "toy", "laboratory"}
+_TAKEN = {"group", "toy", "domain", "copies", "content"}
 """What splits, intervals and balance go by: an array of one's own that happens to be called so means something else."""
 _NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
 
 
-def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None = None) -> Parts:
+def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None = None) -> SourceSplits:
     """Read a .npz file in any of the layouts above.
 
     Args:
@@ -65,18 +77,25 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
         rows = _rows_by_split(path, arrays)
         sets = {split: image_set(path, arrays, options, classes, rows[split]) for split in rows}
     else:
-        images, broken = image_set(path, arrays, options, classes)
-        return Parts(path.stem, images, broken=broken, cell_radius=options.cell_radius)
+        sets = {"train": image_set(path, arrays, options, classes)}
+        return _joined_splits(path, sets, options)
     for split in ("train", "test"):
         if split not in sets:
             raise CapsellaError(f"{path}: must hold train and test images where it splits them, but has no {split}")
-    return Parts(
+    return _joined_splits(path, sets, options)
+
+
+def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOptions) -> SourceSplits:
+    order = [split for split in SPLIT_NAMES if split in sets]
+    prints = [part for split in order if (part := sets[split].fingerprints) is not None]
+    return SourceSplits(
         path.stem,
-        train=sets["train"][0],
-        validation=sets["validation"][0] if "validation" in sets else None,
-        test=sets["test"][0],
-        broken=tuple(error for _, broken in sets.values() for error in broken),
+        train=sets["train"].images,
+        validation=sets["validation"].images if "validation" in sets else None,
+        test=sets["test"].images if "test" in sets else None,
+        broken=tuple(error for split in order for error in sets[split].broken),
         cell_radius=options.cell_radius,
+        fingerprints=np.concatenate(prints) if prints else None,
     )
 
 
@@ -86,14 +105,14 @@ def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions
         return options
     if "image_offset" in arrays:
         joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
-        rows = spread(len(offsets) - 1, SAMPLED)
+        rows = spread(len(offsets) - 1, MAX_SAMPLES)
         files = (BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes()) for row in rows)
-        radius = usual_radius(rgb_images(files))
+        radius = typical_radius(rgb_images(files))
     else:
         name = next((name for name in arrays if name.endswith(("images", "image"))), "images")
         pixels = _channels_last(path, _first(path, arrays, (name,)))
-        rows = spread(len(pixels), SAMPLED) if pixels.shape[3] == 3 else []
-        radius = usual_radius(Image.fromarray(pixels[row]) for row in rows)
+        rows = spread(len(pixels), MAX_SAMPLES) if pixels.shape[3] == 3 else []
+        radius = typical_radius(Image.fromarray(pixels[row]) for row in rows)
     return replace(options, cell_radius=radius)
 
 
@@ -128,8 +147,8 @@ def image_set(
     options: DataOptions,
     classes: tuple[str, ...] | None = None,
     rows: Int[np.ndarray, " k"] | None = None,
-) -> tuple[ImageSet, tuple[str, ...]]:
-    """The images of plain or joined arrays, all or those of `rows`, and the errors of those that were left out.
+) -> "NpzImages":
+    """Read the images of plain or joined arrays, all or those of `rows`.
 
     Raises:
         CapsellaError: as `read_npz` does.
@@ -142,24 +161,26 @@ def image_set(
     seen = Fingerprints(wanted=isinstance(options, NpzData) and options.duplicates != "ignore")
     if "image_offset" in arrays:
         images, rows, broken = _decode_joined(path, arrays, options, rows, len(labels), seen)
+        content = torch.from_numpy(np.diff(arrays["image_offset"])[rows].astype(np.int64))
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
         images = resize_array(pixels[rows], options.height_width, options.channels, options.cut)
         seen.add_arrays(pixels, rows)
+        content = torch.tensor([zlib.crc32(pixels[row].tobytes()) for row in rows.tolist()])
     if "name" in arrays:
         _check_number(path, "names", len(arrays["name"]), len(labels))
     files = tuple(str(name).replace("\\", "/") for name in arrays["name"][rows]) if "name" in arrays else None
     metadata = _metadata(path, arrays, options, len(labels))
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
-        every = seen.metadata(rows.tolist()) | chosen
-        return ImageSet(images, torch.from_numpy(labels[rows]), names, files, every), broken
+        found = ImageSet(images, torch.from_numpy(labels[rows]), names, files, {"content": content, **chosen})
+    return NpzImages(found, broken, seen.array(rows.tolist()))
 
 
 def _read_prefixed(
     path: Path, arrays: Arrays, options: DataOptions, classes: tuple[str, ...] | None
-) -> dict[str, tuple[ImageSet, tuple[str, ...]]]:
+) -> dict[str, "NpzImages"]:
     """MedMNIST's layout: train_images, train_labels and so on."""
     if options.group is not None:
         raise ValueError(f"group: not for a file with its own splits train_images, …, got {options.group!r}")

@@ -15,8 +15,8 @@ from jaxtyping import UInt8
 from PIL import ExifTags, Image, ImageFile, ImageOps
 from torch import Tensor
 
-from capsella.data.depth import FORMATS, depth_of, read_values, to_8_bits
-from capsella.data.stained import cut_cell
+from capsella.data.cell_crop import cut_cell
+from capsella.data.deep_values import FORMATS, depth_of, read_values, to_8_bits
 from capsella.environment import free_memory
 from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
 from capsella.image_options import CellCut, ValueRange, check_range
@@ -28,7 +28,7 @@ MOST_PIXELS = 80_000_000
 MOST_BYTES = 400_000_000
 """A larger file is refused: `MOST_PIXELS` of four bytes are 320,000,000, and what else a file holds is read as well."""
 
-Look = Callable[[Image.Image], object]
+ImageCallback = Callable[[Image.Image], object]
 _RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
 _SHOW_PROGRESS_FROM = 2_000
 _MOST_NAMED = 10  # broken files in an error
@@ -77,16 +77,16 @@ def decode(
     channels: int | None,
     value_range: ValueRange | None = None,
     cut: CellCut | None = None,
-    look: Look | None = None,
+    callback: ImageCallback | None = None,
 ) -> UInt8[Tensor, "c h w"]:
     """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it.
 
-    `look` is called with the upright image, before it is converted and resized.
+    `callback` is called with the upright image, before it is converted and resized.
     """
     with opened(file, name) as image:
         depth = depth_of(image)
-        if look is not None:
-            look(ImageOps.exif_transpose(image))
+        if callback is not None:
+            callback(ImageOps.exif_transpose(image))
         if depth is None:
             if image.format == "GIF":  # whose greys are colours of a palette, too, or not, as the writer chose
                 channels = channels or 3

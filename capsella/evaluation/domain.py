@@ -8,17 +8,17 @@ from typing import Any, Literal, cast
 import torch
 
 from capsella.data import (
+    Domain,
     ImageSet,
-    Laboratory,
     Splits,
     copies_among,
     pixel_digests,
-    read_laboratory,
+    read_domain,
     single_images,
-    without,
+    without_images,
 )
+from capsella.data.holdout import limit_per_class
 from capsella.data.images import join
-from capsella.data.split.holdout import first_per_class
 from capsella.errors import CapsellaError, pluralize
 from capsella.image_options import ValueRange
 from capsella.training import Run, load_splits
@@ -46,14 +46,14 @@ def laboratory_of(
     value_range: ValueRange | None = None,
     cell_radius: float | None = None,
     skip_broken: bool = False,
-) -> Laboratory:
+) -> Domain:
     """All images of a laboratory of classes that the run knows, as its network takes them.
 
-    group, value_range, cell_radius: as for `read_laboratory`. The range of the run's own images is that of another
+    group, value_range, cell_radius: as for `read_domain`. The range of the run's own images is that of another
     camera, and is not taken. skip_broken: leave out what cannot be read, as where the run's own data do so.
 
     Raises:
-        CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_laboratory` raises.
+        CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_domain` raises.
     """
     (height, width), channels = run.model.image_size, run.model.channels
     if run.recipe.data.is_paired or height != width or channels not in (1, 3):
@@ -61,7 +61,7 @@ def laboratory_of(
         raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
     skip = skip_broken or run.recipe.data.skip_broken
     options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3, skip_broken=skip)
-    return read_laboratory(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
+    return read_domain(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
 
 
 def laboratory_images(
@@ -80,14 +80,14 @@ def laboratory_images(
         found = _as_adapted(run, run.adapted, place, group, value_range)
     images, lines = found.images, found.lines()
     if run.adapted is not None:
-        images = without(images, run.adapted["not_to_test"])
+        images = without_images(images, run.adapted["not_to_test"])
         if used := len(found.images) - len(images):
             what = pluralize(used, "image")
             lines.append(f"left out {what} that the run was adapted with, or copies of them, or of their groups")
         if not len(images):
             raise CapsellaError(f"{place}: the run was adapted with all of these images")
     if isinstance(per_class, int):
-        images = first_per_class(images, per_class, run.recipe.data.split_seed)
+        images = images.subset(limit_per_class(images.labels, per_class, run.recipe.data.split_seed))
     own, note = own_images(run)
     seen, warning = (None, note) if own is None else copies_seen(own, images)
     low_high, left_out = found.value_range, found.left_out
@@ -107,7 +107,7 @@ def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, Imag
     every = _as_adapted(run, adapted, adapted["laboratory"], adapted.get("group")).images
     used = set(adapted["not_to_test"])
     learned = torch.tensor([digest in used for digest in pixel_digests(every)])
-    test = without(every, adapted["not_to_test"])
+    test = without_images(every, adapted["not_to_test"])
     if not learned.any() or not len(test):
         raise CapsellaError("none of them is among those that the run was adapted with, or all are")
     return every.subset(learned.nonzero().flatten()), test
@@ -122,7 +122,7 @@ def _group_of(run: Run, place: str) -> str | None:
 
 def _as_adapted(
     run: Run, adapted: Mapping[str, Any], place: str, group: str | None, asked: ValueRange | None = None
-) -> Laboratory:
+) -> Domain:
     """A laboratory with the range of values and the scale of cells of the one that the run was adapted to, where its
     images are among these; else with its own.
 
@@ -136,7 +136,7 @@ def _as_adapted(
     if value_range is None and cell_radius is None:
         return laboratory_of(run, place, group, asked, skip_broken=skip)
     found = laboratory_of(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
-    is_there = len(without(found.images, adapted["not_to_test"])) < len(found.images)
+    is_there = len(without_images(found.images, adapted["not_to_test"])) < len(found.images)
     if is_there and asked is not None:
         raise CapsellaError(f"range: {run.folder} was adapted with some of {place}, and reads it as it did then")
     return found if is_there else laboratory_of(run, place, group, asked, skip_broken=skip)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from capsella.data import DataOptions, ImageSet, NamedData, batches, load_data, source_names
 from capsella.data.decoding import decode_files
+from capsella.data.domains import class_number
 from capsella.data.images import join
-from capsella.data.laboratory import class_number
 from capsella.data.options import STAINED
 from capsella.data.reading import resize_array
 from capsella.errors import ArgumentError, CapsellaError, check_argument

@@ -16,10 +16,10 @@ from rich.console import Console
 from torch import Tensor
 
 from capsella import ray_cluster
+from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
 from capsella.data.decoding import Chunk, decode_files
-from capsella.data.listing import PassedOver, spread, walk
+from capsella.data.listing import SkippedFiles, spread, walk
 from capsella.data.reading import ENDINGS, Loss, decode, measure_loss, rgb_images
-from capsella.data.stained import SAMPLED, nuclear_radii
 from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize
 from capsella.evaluation.tables import (
     Prediction,
@@ -71,7 +71,7 @@ def image_files(paths: Iterable[Path]) -> Iterator[str]:
 
 def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
     """Return at most one note on what lies in the folders among `paths` and is not read."""
-    skipped = PassedOver()
+    skipped = SkippedFiles()
     for path in map(Path, paths):
         if path.is_dir():
             walk(path, skipped)
@@ -80,7 +80,7 @@ def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
 
 def _named_by(path: Path) -> Iterable[Path]:
     if path.is_dir():
-        return walk(path, PassedOver())
+        return walk(path, SkippedFiles())
     if path.suffix.lower() != LIST:
         return [path]
     text = path.read_bytes()
@@ -109,7 +109,7 @@ def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> 
     if radius is not None:
         return replace(cut, radius=radius), None
     files = find_images(paths)
-    radii = nuclear_radii(rgb_images(files[row] for row in spread(len(files), SAMPLED)))
+    radii = nuclear_radii(rgb_images(files[row] for row in spread(len(files), MAX_SAMPLES)))
     if len(radii) >= FEWEST_CELLS:
         return replace(cut, radius=median(radii)), None
     scale = "its own" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from capsella.data.split.sets import LabelledImages
+from capsella.data.splits import LabelledImages
 from capsella.errors import ArgumentError, check_minimum
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.share.beside import Beside, choose_features

@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from capsella.data.depth import FORMATS, depth_of
+from capsella.data.deep_values import FORMATS, depth_of
 from capsella.data.reading import decode, to_tensor
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier

@@ -85,7 +85,7 @@ def _form(model: ImageClassifier) -> list[str]:
     colours = "convert to the colours above"
     if model.cut is None:
         return [colours, "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
-    cut = f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), {model.cut})"
+    cut = f"cut out the stained cell: capsella.data.cell_crop.cut_cell(image, (height, width), {model.cut})"
     return [colours, f"{cut}; radius: of a typical nucleus in pixels of your images; here that of the training images"]
 
 

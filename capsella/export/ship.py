@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
-from capsella.data.split.sets import Splits, single_images
+from capsella.data.splits import Splits, single_images
 from capsella.errors import ArgumentError, unknown_name
 from capsella.export.onnx_files import load_onnx, write_int8, write_onnx
 from capsella.export.parity import (

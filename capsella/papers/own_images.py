@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsella.data import FolderData
-from capsella.data.outline import Outline
+from capsella.data.scan import FolderSummary
 from capsella.errors import ArgumentError
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
@@ -185,7 +185,7 @@ class Fitted(NamedTuple):
     reasons: dict[str, str]
 
 
-def fitted(recipe: Recipe, images: Outline) -> Fitted:
+def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
     """Return a recipe of this module with size, colours, batch size and epochs for the images of a folder.
 
     Images are shifted by the same share of their side, whatever their size.

@@ -289,7 +289,7 @@ def _use_of_validation(recipe: Recipe, stopped: Mapping[str, Any] | None) -> str
 
 
 def _about_balance(recipe: Recipe, splits: Splits) -> str:
-    if recipe.balance == "sampling" and "laboratory" in splits.train.metadata:
+    if recipe.balance == "sampling" and "domain" in splits.train.metadata:
         return "Each class of each domain was sampled equally often (balance: sampling)."
     choice = choose_balance(splits.train.counts())
     return f"{BALANCED[recipe.balance]}{f': {choice.why}' if choice.balance == recipe.balance else ''}."

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from capsella.data.batching import evenly
-from capsella.data.split.sets import LabelledImages
+from capsella.data.splits import LabelledImages
 from capsella.losses import strongest_first
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference

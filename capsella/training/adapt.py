@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from capsella.data import ImageSet, balanced_order, batches
+from capsella.data.holdout import Items, hold_out_fold
 from capsella.data.images import join
-from capsella.data.split.holdout import hold_out_fold
 from capsella.errors import CapsellaError
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier
@@ -187,7 +187,8 @@ def cross_fitted(
         return None
     activations, labels = [], []
     for fold in range(folds):
-        others, held = hold_out_fold(images, folds, fold, options.seed)
+        rows = hold_out_fold(Items.of(images), folds, fold, options.seed)
+        others, held = (images.subset(part) for part in rows)
         said = f"judging the labelled images, part {fold + 1} of {folds}"
         network = adapt_model(model, recipe, others, options, replay, said)
         with inference(network):

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from capsella.data.batching import balanced_order, epoch_order, even_shares
-from capsella.data.show import UNEVEN
-from capsella.data.split.sets import LabelledImages
+from capsella.data.splits import LabelledImages
+from capsella.data.summary import UNEVEN
 from capsella.errors import pluralize
 from capsella.training.config import Recipe
 
@@ -50,7 +50,7 @@ def resolve_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, Bal
         return recipe, None
     if recipe.data.is_paired:
         choice = BalanceChoice("none", "pairs are drawn from all classes")
-    elif "laboratory" in images.metadata:
+    elif "domain" in images.metadata:
         choice = BalanceChoice("sampling", "each class of each laboratory is drawn equally often")
     else:
         choice = choose_balance(images.counts())
@@ -60,7 +60,7 @@ def resolve_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, Bal
 def epoch_rows(recipe: Recipe, images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, " k"]:
     """Return the rows of the training images in the order of an epoch."""
     if recipe.balance == "sampling":
-        if "laboratory" in images.metadata:
+        if "domain" in images.metadata:
             return balanced_order(_classes_of_domains(images), recipe.epoch_images, generator, math.inf)
         return balanced_order(images.labels, recipe.epoch_images, generator)
     return epoch_order(len(images), recipe.epoch_images, generator)
@@ -72,7 +72,7 @@ def _classes_of_domains(images: LabelledImages) -> Int64[Tensor, " n"]:
     Otherwise the domain would predict the class: if one laboratory has more neutrophils, its colours would mean
     neutrophil.
     """
-    numbers = images.labels + len(images.classes) * images.metadata["laboratory"]
+    numbers = images.labels + len(images.classes) * images.metadata["domain"]
     return numbers.unique(return_inverse=True)[1]
 
 
@@ -99,7 +99,7 @@ def log_prior_shift(recipe: Recipe, images: LabelledImages) -> tuple[float, ...]
         return None
     counts = list(images.counts().values())
     drawn = even_shares(counts)
-    if recipe.balance == "sampling" and "laboratory" in images.metadata:
+    if recipe.balance == "sampling" and "domain" in images.metadata:
         pairs = _classes_of_domains(images)
         equal = 1 / len(pairs.unique())
         drawn = [equal * len(pairs[images.labels == label].unique()) for label in range(len(counts))]

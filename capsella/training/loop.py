@@ -98,7 +98,7 @@ def train(
             trainer.console.print(choice, markup=False, soft_wrap=True)
         if fabric.is_global_zero:
             files.write_config(name, trainer.recipe, compute, trainer.splits.digests())
-            keep_split(files, recipe.data, trainer.splits)
+            keep_split(files, trainer.splits)
         trainer.run(until)
         return replace(load_run(files.path), splits=trainer.splits)
 

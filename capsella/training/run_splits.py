@@ -12,35 +12,24 @@ from capsella.data import (
     DataOptions,
     FolderData,
     Splits,
-    SplitTable,
     folder_files,
     load_data,
     read_split_file,
-    save_split,
     warn_of_few,
 )
 from capsella.data.listing import no_folder
-from capsella.data.split.table import UNUSED, Row
+from capsella.data.splits import UNUSED, TableRow
 from capsella.errors import CapsellaError, pluralize, warn_once
 from capsella.training.run import Run, RunFolder
 
 
-def keep_split(files: RunFolder, data: DataOptions, splits: Splits) -> None:
+def keep_split(files: RunFolder, splits: Splits) -> None:
     """Write split.csv for a run on a folder: the split of each file, or that it is in none.
 
     Limits of a split, e.g. `test_per_class`, are not in it: they apply again whenever it is read.
     """
-    if not isinstance(data, FolderData):
-        return
-    rows = {file: Row(0, UNUSED, None) for file in folder_files(data)}
-    unlimited = replace(data, per_class=None, validation_per_class=None, test_per_class=None, first_classes=None)
-    if unlimited == data:
-        for split, images in splits.named().items():
-            rows |= {file: Row(0, split, None) for file in images.files or ()}
-    else:
-        save_split(unlimited, files.split)
-        rows |= read_split_file(files.split).rows
-    SplitTable(True, rows).write(files.split)
+    if splits.table is not None:
+        splits.table.write(files.split)
 
 
 def report_splits(splits: Splits, data: DataOptions, console: Console) -> None:
@@ -122,7 +111,7 @@ def _load_as_kept(new: Sequence[str], files: RunFolder, data: FolderData) -> Spl
     table = read_split_file(files.split)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "split.csv"
-        table._replace(rows={**table.rows, **{file: Row(0, UNUSED, None) for file in new}}).write(path)
+        table._replace(rows={**table.rows, **{file: TableRow(0, UNUSED, None) for file in new}}).write(path)
         splits = load_data(replace(data, split_file=path, duplicates="ignore", folds=None, fold=None))
     if new:
         text = f"left out {pluralize(len(new), 'file')} added to {data.path} since this training began, e.g. {new[0]}"

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from capsella.compare import ComparisonOptions, make_plan, trained
-from capsella.data.split.table import read_split_file
+from capsella.data.splits import read_split_file
 from capsella.experiments import runner as grid
 from capsella.training import TrainingDivergedError
 from tests.compare.made import FLAGS, NETWORKS, WHOLE, call

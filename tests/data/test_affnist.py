@@ -11,7 +11,8 @@ import torch
 from scipy.io import savemat
 from scipy.ndimage import affine_transform
 
-from capsella.data import NamedData, affnist, load_data, source_table
+from capsella.data import NamedData, load_data, source_table
+from capsella.data.sources import affnist
 from capsella.errors import CapsellaError
 
 OPTIONS = NamedData("mnist40", validation=0.25)

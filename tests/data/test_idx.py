@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsella.data import NamedData, data_root, idx, load_data
+from capsella.data import NamedData, data_root, load_data
 from capsella.data.download import find_or_download
+from capsella.data.sources import idx
 from capsella.errors import CapsellaError
 
 

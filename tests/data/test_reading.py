@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from capsella.data import read_image, reading
-from capsella.data.depth import read_values
+from capsella.data.deep_values import read_values
 from capsella.errors import CapsellaError
 
 RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)

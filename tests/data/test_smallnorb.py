@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from capsella.data import NamedData, load_data
-from capsella.data.smallnorb import _read_jpeg_split, read_norb_matrix
-from capsella.data.viewpoints import ELEVATIONS
+from capsella.data.sources.smallnorb import _read_jpeg_split, read_norb_matrix
+from capsella.data.sources.viewpoints import ELEVATIONS
 from capsella.errors import CapsellaError
 
 STEMS = {

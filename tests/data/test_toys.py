@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from capsella.data import ImageSet, NamedData, load_data
-from capsella.data.source import Parts
-from capsella.data.toy_models import TOYS, toy
-from capsella.data.toy_render import VIEW, Light, Solid, render
-from capsella.data.toys import LIGHTS, render_toys
-from capsella.data.viewpoints import arrange_viewpoints
+from capsella.data.sources.toy_models import TOYS, toy
+from capsella.data.sources.toy_render import VIEW, Light, Solid, render
+from capsella.data.sources.toys import LIGHTS, render_toys
+from capsella.data.sources.viewpoints import arrange_viewpoints
+from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError
 
 HEAD_ON = [Light((0, 0, 1), 1.0, 0.0)]
@@ -87,7 +87,7 @@ def test_every_toy_fits_into_the_picture() -> None:
 def few_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve of the 162 viewpoints, so that loading takes no time."""
     fewer = partial(render_toys, elevations=(30, 70), azimuths=(0, 60, 120, 180, 300, 320), size=16)
-    monkeypatch.setattr("capsella.data.toys.render_toys", fewer)
+    monkeypatch.setattr("capsella.data.sources.toys.render_toys", fewer)
 
 
 @pytest.mark.usefixtures("few_views")
@@ -116,6 +116,6 @@ def test_viewpoint_splits(by: str) -> None:
 def test_errors() -> None:
     images = ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
     with pytest.raises(CapsellaError):
-        arrange_viewpoints(Parts("mine", images), NamedData("toys", viewpoints="azimuth"))
+        arrange_viewpoints(SourceSplits("mine", images), NamedData("toys", viewpoints="azimuth"))
     with pytest.raises(ValueError, match="group"):
-        arrange_viewpoints(Parts("mine", images), NamedData("toys", group="lighting"))
+        arrange_viewpoints(SourceSplits("mine", images), NamedData("toys", group="lighting"))

@@ -8,9 +8,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from capsella.data import idx, unpack
-from capsella.data.idx import read_idx
+from capsella.data import download
 from capsella.data.npz import load_arrays
+from capsella.data.sources import idx
+from capsella.data.sources.idx import read_idx
 from capsella.errors import CapsellaError
 
 
@@ -31,7 +32,7 @@ def test_a_shape_that_no_memory_holds(tmp_path):
 
 
 def test_zeros_are_not_unpacked_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpack, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(download, "MAX_BYTES", 100_000)
     few = "{'descr': '|u1', 'fortran_order': False, 'shape': (3, 300, 300), }"
     path = npz(tmp_path / "a.npz", few, bytes(270_000))
     with pytest.raises(CapsellaError):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from capsella.data import FolderData
-from capsella.data.outline import Outline
+from capsella.data.scan import FolderSummary
 from capsella.errors import ArgumentError
 from capsella.models import list_models
 from capsella.models.forslov2018 import parts
@@ -19,7 +19,7 @@ FOR_FOLDERS = [name for name in RECIPES if isinstance(get_recipe(name).data, Fol
 
 def of(name: str, images: int = 2000, side: int = 224, channels: int = 3, train: int | None = None) -> Recipe:
     return fitted(
-        get_recipe(name), Outline(Path("cells"), images, train, False, ("a", "b"), side, side, channels)
+        get_recipe(name), FolderSummary(Path("cells"), images, train, False, ("a", "b"), side, side, channels)
     ).recipe
 
 
@@ -66,7 +66,7 @@ def test_few_images_take_smaller_batches_and_every_folder_as_many_images_in_all(
     assert [(r.batch_size, r.epochs) for r in (few, recipe, many)] == [(16, 100), (32, 30), (32, 20)]
     assert of("images-efficient", images=5000, train=200).batch_size == 16  # the training images count
     for validation, number in ((True, 700), (False, 630)):
-        folder = Outline(Path("cells"), 1000, 700, validation, ("a", "b"), 224, 224, 3)
+        folder = FolderSummary(Path("cells"), 1000, 700, validation, ("a", "b"), 224, 224, 3)
         reasons = fitted(get_recipe("images-efficient"), folder).reasons
         assert f"there are about {number} training images" in reasons.values()
         assert [flag.split()[0] for flag in reasons] == ["--size", "--channels", "--batch-size", "--epochs"]

@@ -13,7 +13,7 @@ from PIL import Image
 from capsella.cli.flags import prepare
 from capsella.cli.train import Train
 from capsella.data import NamedData, PairData, load_data, toys
-from capsella.data.viewpoints import is_familiar
+from capsella.data.sources.viewpoints import is_familiar
 from capsella.losses import LossOptions
 from capsella.models import count_parameters, create_model
 from capsella.papers import hahn2019

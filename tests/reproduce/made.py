@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from capsella.data import ImageSet, NamedData, catalogue
-from capsella.data.source import Parts, Source
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
 from capsella.papers import published
 from capsella.papers.figure_types import RunFigure
 from capsella.papers.sabour2017.tables import draw_reconstructions
@@ -31,7 +32,7 @@ def image_set(per_class: int, seed: int) -> ImageSet:
 
 
 def source() -> Source:
-    parts = Parts("bars", image_set(12, 0), image_set(4, 1), image_set(8, 2))
+    parts = SourceSplits("bars", image_set(12, 0), image_set(4, 1), image_set(8, 2))
     return Source(name="bars", read=lambda _: parts, images="", size="", classes=3, files=(), get="", citation="")
 
 

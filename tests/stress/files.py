@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 from capsella.cli import main
-from capsella.data.idx import _FILES as IDX
+from capsella.data.sources.idx import _FILES as IDX
 from capsella.export import load_onnx, read_onnx_description
 from tests.stress.ground import Ended, Tally, command, forked, fresh, import_all, learned, make_images, make_run
 from tests.stress.mutations import BYTES, Mutation, odd_json, odd_table

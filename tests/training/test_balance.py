@@ -112,7 +112,7 @@ def test_each_class_of_each_laboratory_is_drawn_alike(uneven):
     """Of two laboratories, one without the third class."""
     labels = torch.tensor([0] * 30 + [1] * 10 + [2] * 10)
     place = torch.tensor([0] * 20 + [1] * 10 + [0] * 5 + [1] * 5 + [0] * 10)
-    images = ImageSet(torch.zeros(50, 1, 2, 2).byte(), labels, ("a", "b", "c"), metadata={"laboratory": place})
+    images = ImageSet(torch.zeros(50, 1, 2, 2).byte(), labels, ("a", "b", "c"), metadata={"domain": place})
     recipe = uneven(balance="sampling")
     expected = [math.log(0.6 / 0.4), math.log(0.2 / 0.4), math.log(0.2 / 0.2)]
     assert log_prior_shift(recipe, images) == pytest.approx(expected)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from capsella.data import DataOptions, LabelledImages, NamedData, load_data, read_laboratory
+from capsella.data import DataOptions, LabelledImages, NamedData, load_data, read_domain
 from capsella.errors import ArgumentError, unknown_name
 from capsella.experiments import Row, Runner, ValidationResult, scaled_learning_rate, with_learning_rate
 from capsella.losses import Classification
@@ -147,7 +147,7 @@ def _affine(data: DataOptions) -> tuple[str, LabelledImages]:
 
 
 def _other_laboratory(data: DataOptions) -> tuple[str, LabelledImages]:
-    laboratory = read_laboratory("segmentation-wbc", data)
+    laboratory = read_domain("segmentation-wbc", data)
     return laboratory.name, laboratory.of_classes(load_data(data).test.classes).images
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from capsella.data import ImageSet, catalogue
-from capsella.data.source import Parts, Source
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
 from capsella.models import forslov2018
 from capsella.papers.budget import Budget
 from capsella.papers.forslov2018 import paper, runs
@@ -25,7 +26,7 @@ def image_set(per_class: int) -> ImageSet:
 
 
 def source(name: str) -> Source:
-    parts = Parts(name, image_set(PER_CLASS), image_set(1), image_set(1))
+    parts = SourceSplits(name, image_set(PER_CLASS), image_set(1), image_set(1))
     return Source(name=name, read=lambda _: parts, images="", size="", classes=5, files=(), get="", citation="")
 
 

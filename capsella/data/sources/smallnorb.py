@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from capsella.data.download import data_root, find, find_or_download
+from capsella.data.download import data_root, find, find_or_download, gunzip
 from capsella.data.images import ImageSet
 from capsella.data.npz import image_set, load_arrays
 from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
-from capsella.data.source import Parts, Source
-from capsella.data.unpack import gunzip
-from capsella.data.viewpoints import arrange_viewpoints
+from capsella.data.sources.base import Source
+from capsella.data.sources.viewpoints import arrange_viewpoints
+from capsella.data.splits import SourceSplits
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
@@ -80,9 +80,9 @@ def read_norb_matrix(path: Path) -> np.ndarray:
     return np.frombuffer(content, dtype=dtype, offset=header).reshape(shape)
 
 
-def _read_original(options: NamedData) -> Parts:
+def _read_original(options: NamedData) -> SourceSplits:
     sets = {split: _read_split(stem, options) for split, stem in _STEM.items()}
-    return arrange_viewpoints(Parts("smallnorb", train=sets["train"], test=sets["test"]), options)
+    return arrange_viewpoints(SourceSplits("smallnorb", train=sets["train"], test=sets["test"]), options)
 
 
 def _read_split(stem: str, options: NamedData) -> ImageSet:
@@ -112,26 +112,26 @@ def _find(name: str) -> Path:
     return find_or_download(f"smallnorb/{packed}", [_URL + packed], f"sha256:{_SHA256[packed]}", _INSTEAD)
 
 
-def _read_jpeg(options: NamedData) -> Parts:
+def _read_jpeg(options: NamedData) -> SourceSplits:
     if options.viewpoints != "all":
         raise CapsellaError(
             f"smallNORB (JPEG copy): viewpoints: the images must have their {options.viewpoints} as metadata, and "
             "those to train on have none; the source smallnorb-jpeg-poses has elevations"
         )
     sets = {split: _read_jpeg_split(find(file, _JPEG_GET), options) for split, file in _JPEG.items()}
-    parts = Parts(
+    parts = SourceSplits(
         "smallNORB (JPEG copy)", train=sets["train"][0], test=sets["test"][0], broken=sets["train"][1] + sets["test"][1]
     )
     return arrange_viewpoints(parts, options)
 
 
-def _read_posed_jpeg(options: NamedData) -> Parts:
+def _read_posed_jpeg(options: NamedData) -> SourceSplits:
     """The test file alone, the only one of the copy with poses, parted by toys: three train, two test."""
     images, broken = _read_jpeg_split(find(_JPEG["test"], _JPEG_GET), options)
     tested = torch.isin(images.metadata["instance"], torch.tensor(POSED_TEST_INSTANCES))
     train, test = (images.subset(mask.nonzero().flatten()) for mask in (~tested, tested))
     return arrange_viewpoints(
-        Parts("smallNORB (JPEG copy, toys with poses)", train=train, test=test, broken=broken), options
+        SourceSplits("smallNORB (JPEG copy, toys with poses)", train=train, test=test, broken=broken), options
     )
 
 
@@ -144,11 +144,11 @@ def _read_jpeg_split(path: Path, options: NamedData) -> tuple[ImageSet, tuple[st
     read = [
         image_set(path, twice, replace(options, group=None), rows=2 * pairs + camera) for camera in _cameras(options)
     ]
-    images, broken = read[0][0], sum((errors for _, errors in read), ())
+    images, broken = read[0].images, sum((part.broken for part in read), ())
     if len(read) == 2:
         if broken:
             raise CapsellaError(f"{path}: both images of every pair must be readable for camera 'both'; {broken[0]}")
-        images = replace(images, images=torch.cat([one.images for one, _ in read], 1))
+        images = replace(images, images=torch.cat([part.images.images for part in read], 1))
     if "elevation" in images.metadata:
         images.metadata["elevation"] = 30 + 5 * images.metadata["elevation"]  # degrees
     return images, broken

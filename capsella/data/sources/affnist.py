@@ -17,13 +17,14 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from capsella.data import idx
 from capsella.data.download import data_root, find_or_download
+from capsella.data.holdout import hold_out_images
 from capsella.data.images import ImageSet, join
 from capsella.data.options import NamedData
 from capsella.data.pairs import place
-from capsella.data.source import Parts, Source, resized
-from capsella.data.split.holdout import hold_out
+from capsella.data.sources import idx
+from capsella.data.sources.base import Source, resized
+from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, errors_of
 
 SIZE = 40
@@ -44,9 +45,9 @@ _DAMAGED = (OSError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 _AT_A_TIME = 1000  # images whose maps are in memory together
 
 
-def _read(options: NamedData) -> Parts:
+def _read(options: NamedData) -> SourceSplits:
     stored = replace(options, name="mnist", size=None, channels=None)
-    train, validation = hold_out(idx.read_split(stored, "train"), options.validation, options.split_seed)
+    train, validation = hold_out_images(idx.read_split(stored, "train"), options.validation, options.split_seed)
     if options.name == "affnist":
         test = _read_published()
     elif options.name == "mnist40":
@@ -59,7 +60,7 @@ def _read(options: NamedData) -> Parts:
     train, validation, test = (
         resized(images, options) for images in (train, _scattered(validation, _VALIDATION_SEED), test)
     )
-    return Parts(options.name, train=train, validation=validation, test=test)
+    return SourceSplits(options.name, train=train, validation=validation, test=test)
 
 
 def _scattered(images: ImageSet, seed: int) -> ImageSet:

@@ -12,7 +12,8 @@ from capsella.data.images import ImageSet
 from capsella.data.npz import image_set, load_arrays
 from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
-from capsella.data.source import Parts, Source
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, errors_of
 
 _ARCHIVE = "cifar10/cifar-10-binary.tar.gz"
@@ -25,9 +26,9 @@ _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 _CITATION = "Krizhevsky 2009, technical report, University of Toronto"
 
 
-def _read_original(options: NamedData) -> Parts:
+def _read_original(options: NamedData) -> SourceSplits:
     path = find_or_download(_ARCHIVE, [_URL], f"md5:{_MD5}", "A JPEG copy is the source cifar10-jpeg. ")
-    return Parts("cifar10", train=_read_split(path, "train", options), test=_read_split(path, "test", options))
+    return SourceSplits("cifar10", train=_read_split(path, "train", options), test=_read_split(path, "test", options))
 
 
 def _read_split(path: Path, split: str, options: NamedData) -> ImageSet:
@@ -53,11 +54,11 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
     return file.read()
 
 
-def _read_jpeg(options: NamedData) -> Parts:
+def _read_jpeg(options: NamedData) -> SourceSplits:
     train, test = (
         image_set(path, load_arrays(path), options) for path in (find(file, _JPEG_GET) for file in _JPEG.values())
     )
-    return Parts("cifar10-jpeg", train=train[0], test=test[0], broken=train[1] + test[1])
+    return SourceSplits("cifar10-jpeg", train=train[0], test=test[0], broken=train[1] + test[1])
 
 
 SOURCES = (

@@ -5,7 +5,8 @@ from dataclasses import replace
 from capsella.data.download import find_or_download
 from capsella.data.npz import read_npz
 from capsella.data.options import NamedData
-from capsella.data.source import Parts, Source
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
 
 _URL = "https://zenodo.org/records/10519652/files/"
 _SIZES = (28, 64, 128, 224)
@@ -41,7 +42,7 @@ def _file(name: str, size: int) -> str:
     return f"{name}.npz" if size == 28 else f"{name}_{size}.npz"
 
 
-def _read(options: NamedData) -> Parts:
+def _read(options: NamedData) -> SourceSplits:
     size = stored_size(options.size)
     file = _file(options.name, size)
     path = find_or_download(f"medmnist/{file}", [_URL + file], f"md5:{_MD5[options.name][size]}")

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from capsella.data.download import find_or_download
+from capsella.data.download import find_or_download, gunzip
 from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
-from capsella.data.source import Parts, Source
-from capsella.data.unpack import gunzip
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, errors_of
 
 _FILES = {
@@ -122,8 +122,8 @@ def read_split(options: NamedData, split: str) -> ImageSet:
         )
 
 
-def _read(options: NamedData) -> Parts:
-    return Parts(options.name, train=read_split(options, "train"), test=read_split(options, "test"))
+def _read(options: NamedData) -> SourceSplits:
+    return SourceSplits(options.name, train=read_split(options, "train"), test=read_split(options, "test"))
 
 
 SOURCES = tuple(

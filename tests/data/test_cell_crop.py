@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from capsella.data import FolderData, load_data, read_image
-from capsella.data.stained import NUCLEUS, RADII, cut_cell, find_nucleus, usual_radius
+from capsella.data.cell_crop import NUCLEUS, RADII, cut_cell, find_nucleus, typical_radius
 from capsella.errors import CapsellaError
 from capsella.image_options import CellCut
 
@@ -137,4 +137,4 @@ def test_cells_of_one_laboratory_keep_their_sizes(tmp_path):
         assert widths[splits.train.labels == label].mean() == pytest.approx(16 * radius / splits.cell_radius, rel=0.06)
     given = load_data(dataclasses.replace(options, cell_radius=30.0))
     assert given.cell_radius == 30
-    assert usual_radius([Image.new("RGB", (40, 40), "white")]) is None
+    assert typical_radius([Image.new("RGB", (40, 40), "white")]) is None

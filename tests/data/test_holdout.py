@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capsella.data import ImageSet
-from capsella.data.split.holdout import first_per_class, hold_out, hold_out_fold
+from capsella.data.holdout import Items, hold_out_fold, limit_per_class
+from capsella.data.holdout import hold_out_images as hold_out
 from capsella.errors import CapsellaError
 
 
@@ -90,18 +91,18 @@ def test_a_class_without_images_is_no_hindrance():
 
 def test_fewer_images_a_class_are_a_part_of_more():
     images = make_set([0] * 30 + [1] * 20 + [2] * 4)
-    small, large = first_per_class(images, 5, 7), first_per_class(images, 15, 7)
+    small, large, other = (images.subset(limit_per_class(images.labels, *how)) for how in ((5, 7), (15, 7), (5, 8)))
     assert list(small.counts().values()) == [5, 5, 4]
     assert list(large.counts().values()) == [15, 15, 4]
     assert set(rows(small)) < set(rows(large))
-    assert rows(small) != rows(first_per_class(images, 5, 8))
+    assert rows(small) != rows(other)
 
 
 def folds_of(images: ImageSet, folds: int, seed: int = 0) -> list[ImageSet]:
     """The held-out part of each fold; what is kept is the rest, in its order."""
     held = []
     for fold in range(folds):
-        kept, part = hold_out_fold(images, folds, fold, seed)
+        kept, part = (images.subset(rows) for rows in hold_out_fold(Items.of(images), folds, fold, seed))
         assert rows(kept) == sorted(set(range(len(images))) - set(rows(part)))
         held.append(part)
     return held
@@ -131,13 +132,17 @@ def test_a_group_is_in_one_fold(sizes: list[int], seed: int):
 def test_a_class_of_fewer_images_or_groups_than_folds():
     text = "folds: must be at most the number of images of every class, but the class 'class1' has 2 images for 3 folds"
     with pytest.raises(CapsellaError, match=text):
-        hold_out_fold(make_set([0, 0, 0, 1, 1]), 3, 0, 0)
+        hold_out_fold(Items.of(make_set([0, 0, 0, 1, 1])), 3, 0, 0)
     text = "number of groups of every class, but the class 'class1' has 2 groups for 3 folds"
     with pytest.raises(CapsellaError, match=text):
-        hold_out_fold(make_set([0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 3, 4]), 3, 0, 0)
+        hold_out_fold(Items.of(make_set([0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 3, 4])), 3, 0, 0)
+
+
+def held_fold(images: ImageSet, seed: int) -> ImageSet:
+    return images.subset(hold_out_fold(Items.of(images), 5, 0, seed)[1])
 
 
 def test_the_first_fold_is_the_same_share_and_other_seeds_part_otherwise():
     images = make_set([0] * 20 + [1] * 10)
-    assert rows(hold_out_fold(images, 5, 0, 3)[1]) == rows(hold_out(images, 0.2, 3)[1])
-    assert rows(hold_out_fold(images, 5, 0, 3)[1]) != rows(hold_out_fold(images, 5, 0, 4)[1])
+    assert rows(held_fold(images, 3)) == rows(hold_out(images, 0.2, 3)[1])
+    assert rows(held_fold(images, 3)) != rows(held_fold(images, 4))

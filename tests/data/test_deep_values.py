@@ -43,9 +43,8 @@ def test_twelve_bits_are_not_black_and_the_range_is_of_training_images_alone(cam
     assert splits.value_range == (100, 4000)
     assert (int(splits.train.images.min()), int(splits.train.images.max())) == (0, 255)
     (note,) = splits.notes
-    assert "28 files of 16 bits a channel: values 100 to 4,000 become 0 to 255" in note
-    # Two of twenty are held out for validation.
-    assert "of 18 training images; --range of train, compare and predict sets it" in note
+    assert "28 files of 16 bits per channel: values 100 to 4,000" in note
+    assert "18 training images" in note  # two of twenty are held out for validation
     file = camera / splits.test.files[0]
     again = read_image(file, value_range=splits.value_range)
     assert torch.equal(again, splits.test.images[0])
@@ -96,7 +95,7 @@ def test_files_of_8_bits_are_taken_as_they_are(camera: Path):
     for name in ("a", "b"):
         Image.fromarray(plain).save(camera / "train" / name / "plain.png")
     splits = folder(camera)
-    assert "; 2 files of 8 bits taken as stored" in splits.notes[0]
+    assert "2 files of 8 bits" in splits.notes[0]
     sets = splits.named().values()
     kept = [i for images in sets for i, f in zip(images.images, images.files, strict=True) if "plain" in f]
     assert [image.unique().tolist() for image in kept] == [[77], [77]]
@@ -183,8 +182,8 @@ def test_a_broken_file_that_is_left_out_is_in_no_split_and_in_no_count(camera: P
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(camera / "train" / "b" / "eight.png")
     Image.fromarray(np.full((8, 8), np.nan, np.float32)).save(camera / "train" / "b" / "nan.tif")
     splits = folder(camera, skip_broken=True, group="((?:train|test)/./[0-9e])")
-    assert "28 files of 16 bits a channel" in splits.notes[1]
-    assert "1 file of 8 bits taken as stored" in splits.notes[1]
+    assert "28 files of 16 bits" in splits.notes[1]
+    assert "1 file of 8 bits" in splits.notes[1]
     options = FolderData(camera, duplicates="ignore", skip_broken=True)
     save_split(options, tmp_path / "split.csv")
     assert not re.search("broken|nan", (tmp_path / "split.csv").read_text())

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
-from capsella.data.split.sets import LabelledImages, Splits
+from capsella.data.splits import LabelledImages, Splits
 from capsella.errors import check_minimum, pluralize, warn_once
 
 LEAST_TRAIN, LEAST_TEST = 10, 5

@@ -11,10 +11,11 @@ import torch
 
 from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
-from capsella.data.source import Parts, Source, resized
-from capsella.data.toy_models import TOYS, toy
-from capsella.data.toy_render import Light, render
-from capsella.data.viewpoints import AZIMUTHS, ELEVATIONS, arrange_viewpoints
+from capsella.data.sources.base import Source, resized
+from capsella.data.sources.toy_models import TOYS, toy
+from capsella.data.sources.toy_render import Light, render
+from capsella.data.sources.viewpoints import AZIMUTHS, ELEVATIONS, arrange_viewpoints
+from capsella.data.splits import SourceSplits
 from capsella.progress import tracked
 
 SIZE = 48
@@ -54,9 +55,9 @@ def render_toys(
     return ImageSet(torch.from_numpy(images).reshape(-1, 1, size, size), columns[:, 0], names, None, metadata)
 
 
-def _read(options: NamedData) -> Parts:
+def _read(options: NamedData) -> SourceSplits:
     train, test = (resized(render_toys(instances), options) for instances in (TRAIN_INSTANCES, TEST_INSTANCES))
-    return arrange_viewpoints(Parts("toys", train=train, test=test), options)
+    return arrange_viewpoints(SourceSplits("toys", train=train, test=test), options)
 
 
 SOURCES = (

@@ -20,7 +20,7 @@ from capsella.image_options import CellCut
 
 RADII = 2.0
 """Half a side of what is cut out, in radii of the nucleus; with it goes the whole cell, whose radius is 1.3 of them."""
-SAMPLED = 100
+MAX_SAMPLES = 100
 """Images that a laboratory's usual radius is measured on, spread evenly."""
 NUCLEUS = (1.13, 1.82, 0.42)
 """Optical density (red, green, blue) of a nucleus with a matched stain: the median of `pbc`'s training images."""
@@ -67,7 +67,7 @@ def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.I
     return _matched(cell, small[~beyond], small[nucleus.mask]) if cut.matched else cell
 
 
-def usual_radius(images: Iterable[Image.Image]) -> float | None:
+def typical_radius(images: Iterable[Image.Image]) -> float | None:
     """The median radius of the nuclei of RGB images, in their pixels; None where none has a stained cell.
 
     Magnification is a laboratory's own, and the same for all its images: at this scale a lymphocyte stays smaller than

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from capsella.data.toy_render import Solid
+from capsella.data.sources.toy_render import Solid
 
 Dice = Callable[[float, float], float]
 

@@ -1,6 +1,7 @@
-"""Images of another laboratory: a folder, an .npz file or a named source, whose classes are matched by name.
+"""Images of another domain, e.g. another laboratory: a folder, an .npz file or a public data set.
 
-All of its images are taken, whatever splits it brings: a network of another laboratory was trained on none of them.
+All of its images are used, whatever splits it has: a network of another domain was trained on none of them. Classes are
+matched by name.
 """
 
 import unicodedata
@@ -13,30 +14,28 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from PIL import Image
 from torch import Tensor
 
 from capsella.data.catalogue import source_names
-from capsella.data.fingerprints import fingerprint, same_look
+from capsella.data.duplicates import find_copies, fingerprint, similar_pairs
 from capsella.data.images import ImageSet, join
+from capsella.data.loaded_source import load_source
 from capsella.data.options import DataOptions, DomainData, FileData, NamedData, data_from
-from capsella.data.source import Parts
-from capsella.data.split.copies import keep_together
-from capsella.data.split.holdout import TOGETHER
-from capsella.data.split.make import ReadSource
+from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, near_names, pluralize
 from capsella.image_options import ValueRange
 
 _OF_ONE_SOURCE = ("group", "folds", "fold", "split_file", "cell_radius")
-MOST_COMPARED = 20_000
-"""Images among which copies are looked for by their look; among more, by their pixels alone."""
+MAX_COMPARED = 20_000  # images among which copies are found by their look; among more, by equal pixels only
 
 
-class Laboratory(NamedTuple):
-    """All images of a laboratory, whatever splits it brings. notes, broken, value_range, cell_radius: as in `Splits`.
+class Domain(NamedTuple):
+    """All images of a domain.
 
-    left_out: how many there were of each class that the network does not know.
+    notes, broken, value_range, cell_radius: as in `Splits`. left_out: number of images of each class that the network
+    does not know.
     """
 
     name: str
@@ -47,113 +46,122 @@ class Laboratory(NamedTuple):
     value_range: ValueRange | None = None
     cell_radius: float | None = None
 
-    def of_classes(self, classes: Sequence[str]) -> "Laboratory":
-        """The images of the classes that a network knows, by name.
+    def of_classes(self, classes: Sequence[str]) -> "Domain":
+        """Return the images of a network's classes, by name.
 
         Raises:
-            CapsellaError: it knows none.
+            CapsellaError: there is none.
         """
-        known, left_out = by_class_name(self.images, classes)
-        if len(known) == 0:
+        matched = match_classes(self.images, classes)
+        if len(matched.images) == 0:
             raise CapsellaError(
                 f"{self.name}: must have a class of the network's, which knows {', '.join(classes)}; it has "
                 f"{', '.join(self.images.classes)}. Rename the folders of the classes"
             )
-        return self._replace(images=known, left_out=left_out)
+        return self._replace(images=matched.images, left_out=matched.left_out)
 
     def lines(self) -> list[str]:
-        """What a user must know before any number."""
+        """Return what a user needs to know before any number."""
         lines = [*self.notes]
         if self.broken:
-            lines += [f"left out {pluralize(len(self.broken), 'broken image')}:", *(f"  {one}" for one in self.broken)]
+            lines += [f"left out {pluralize(len(self.broken), 'broken image')}:", *(f"  {why}" for why in self.broken)]
         if self.left_out:
             each = ", ".join(f"{name} ({number})" for name, number in self.left_out.items())
             total = pluralize(sum(self.left_out.values()), "image")
             lines.append(f"{self.name}: left out {total} of other classes: {each}")
-        lacking = [name for name, number in self.images.counts().items() if not number]
-        return [*lines, *misspelt(self.name, self.left_out, lacking)]
+        missing = [name for name, number in self.images.counts().items() if not number]
+        return [*lines, *similar_names(self.name, self.left_out, missing)]
 
 
-def on_laboratory(data: DataOptions, place: str) -> DataOptions:
-    """The options of the images of another laboratory, read as those of `data` are.
+def options_of_domain(data: DataOptions, domain: str) -> DataOptions:
+    """Return options to read a domain's images like those of `data`.
 
     Args:
-        data: of the images that a network is trained on.
-        place: a folder with one sub-folder a class, an .npz file, or the name of a source.
+        data: options of the images that a network is trained on.
+        domain: a folder with one sub-folder per class, an .npz file, or a public data set.
 
     Raises:
         CapsellaError: it is none of them.
     """
-    path, other = Path(place), data_from(place)
+    path, other = Path(domain), data_from(domain)
     shared = {field.name: getattr(data, field.name) for field in fields(DataOptions)}
     shared |= {name: getattr(DataOptions, name) for name in _OF_ONE_SOURCE}
     if isinstance(other, FileData) and (path.is_dir() or path.suffix == ".npz"):
         group = data.group if isinstance(data, DomainData) else None
         return replace(other, **{**shared, "group": group}, duplicates="keep")
-    if not isinstance(other, NamedData) or place not in source_names():
-        hint = near_names(place, source_names(), "`capsella list data` shows the data sets")
-        raise CapsellaError(f"{place}: must be a folder of images, an .npz file or a public data set; {hint}")
+    if not isinstance(other, NamedData) or domain not in source_names():
+        hint = near_names(domain, source_names(), "`capsella list data` shows the data sets")
+        raise CapsellaError(f"{domain}: must be a folder of images, an .npz file or a public data set; {hint}")
     return replace(other, **shared)
 
 
-def read_laboratory(
-    place: str,
+def read_domain(
+    domain: str,
     data: DataOptions,
     value_range: ValueRange | None = None,
     cell_radius: float | None = None,
     group: str | None = None,
-) -> Laboratory:
-    """All images of a laboratory.
+) -> Domain:
+    """Read all images of a domain.
 
     Args:
-        place: as in `on_laboratory`.
+        domain: as in `options_of_domain`.
         data: how images are read.
-        value_range, cell_radius: as they were found when its images were read before; None finds them now.
-        group: which of its images are of one patient, as in `DataOptions`; that of `data` holds for laboratories alone.
+        value_range, cell_radius: as they were measured before; None measures them now.
+        group: as in `DataOptions`.
 
     Raises:
-        ValueError: a group where it cannot be.
-        CapsellaError: the images are not there, or cannot be read.
+        ValueError: a group for a data set without groups. CapsellaError: the images are missing or cannot be read.
     """
-    options = on_laboratory(data, place)
+    options = options_of_domain(data, domain)
     options = replace(options, cell_radius=cell_radius, group=group or options.group)
+    duplicates = options.duplicates if isinstance(options, FileData) else "ignore"
     if isinstance(options, FileData):
-        options = replace(options, range=value_range or options.range)
-    read = ReadSource.of(options, whole=True)
-    source = read.source
-    everything = Parts(source.name, join(list(source.named().values())))
-    # Copies are looked for over all parts together.
-    images = keep_together(everything, options.duplicates if isinstance(options, FileData) else "ignore").train
-    return Laboratory(source.name, images, {}, source.notes, source.broken, read.value_range, source.cell_radius)
+        options = replace(options, range=value_range)
+    loaded = load_source(options, whole=True)
+    source, images = loaded.source, join(list(loaded.source.named().values()))
+    whole = SourceSplits(source.name, images, fingerprints=source.fingerprints)
+    if copies := find_copies(whole, {"train": torch.arange(len(images))}, duplicates):
+        images = replace(images, metadata={**images.metadata, "copies": torch.from_numpy(copies.groups)})
+    return Domain(source.name, images, {}, source.notes, source.broken, loaded.value_range, source.cell_radius)
 
 
-def by_class_name(images: ImageSet, classes: Sequence[str]) -> tuple[ImageSet, dict[str, int]]:
-    """The images of classes that have a name in `classes`, numbered as there; and how many others each class has.
+class MatchedClasses(NamedTuple):
+    """Images of matched classes; the number of images of each other class; and which images were kept."""
 
-    Upper and lower case are alike where no name is exactly the same, and so are the two ways to write an umlaut.
+    images: ImageSet
+    left_out: dict[str, int]
+    kept: Bool[Tensor, " n"]
+
+
+def match_classes(images: ImageSet, classes: Sequence[str]) -> MatchedClasses:
+    """Return the images whose class has a name in `classes`, numbered like these.
+
+    Without an exact match, upper and lower case are the same, and so are the two Unicode forms of an umlaut.
     """
     names = [_same_name(name, classes) for name in images.classes]
     number = torch.tensor([-1 if name is None else tuple(classes).index(name) for name in names])
-    kept = images.subset((number[images.labels] >= 0).nonzero().flatten())
+    kept = number[images.labels] >= 0
+    matched = images.subset(kept.nonzero().flatten())
     counts = images.counts()
-    left_out = {one: counts[one] for one, name in zip(images.classes, names, strict=True) if name is None}
-    mapped = replace(kept, labels=number[kept.labels], classes=tuple(classes))
-    return mapped, {name: count for name, count in left_out.items() if count}
+    left_out = {own: counts[own] for own, name in zip(images.classes, names, strict=True) if name is None}
+    matched = replace(matched, labels=number[matched.labels], classes=tuple(classes))
+    return MatchedClasses(matched, {name: count for name, count in left_out.items() if count}, kept)
 
 
-def misspelt(place: str, left_out: Iterable[str], lacking: Iterable[str]) -> list[str]:
-    """A warning for each class that is left out of a laboratory, where its name is like one that is lacking there."""
-    known = {name.casefold(): name for name in lacking}
+def similar_names(domain: str, left_out: Iterable[str], missing: Iterable[str]) -> list[str]:
+    """Return a warning for each class that is left out of a domain and has nearly the name of a missing one."""
+    known = {name.casefold(): name for name in missing}
     near = {name: get_close_matches(name.casefold(), list(known), n=1, cutoff=0.8) for name in left_out}
     return [
-        f"WARNING: {place}: is the class {name!r}, which is left out, {known[found[0]]!r}? Then rename it"
-        for name, found in near.items()
-        if found
+        f"WARNING: {domain}: is the class {name!r}, which is left out, {known[matches[0]]!r}? Then rename it"
+        for name, matches in near.items()
+        if matches
     ]
 
 
-def common_classes(sets: Sequence[ImageSet], places: Sequence[str]) -> tuple[str, ...]:
-    """The classes that every set has images of, by the names in the first.
+def common_classes(sets: Sequence[ImageSet], domains: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes that every set has images of, by their names in the first.
 
     Raises:
         CapsellaError: there are fewer than two.
@@ -161,13 +169,13 @@ def common_classes(sets: Sequence[ImageSet], places: Sequence[str]) -> tuple[str
     present = [[name for name, count in images.counts().items() if count] for images in sets]
     common = tuple(name for name in present[0] if all(_same_name(name, names) is not None for names in present[1:]))
     if len(common) < 2:
-        each = "; ".join(f"{place}: {', '.join(names)}" for place, names in zip(places, present, strict=True))
-        raise CapsellaError(f"the laboratories must have at least 2 classes of the same names, got {each}")
+        each = "; ".join(f"{domain}: {', '.join(names)}" for domain, names in zip(domains, present, strict=True))
+        raise CapsellaError(f"the domains must have at least 2 classes of the same names, got {each}")
     return common
 
 
 def class_number(name: str, classes: Sequence[str]) -> int:
-    """Which of these classes a class of other images is, whatever the case of its letters; -1 for none."""
+    """Return the index of the class with the same name up to case, or -1."""
     same = _same_name(name, classes)
     return -1 if same is None else classes.index(same)
 
@@ -175,28 +183,27 @@ def class_number(name: str, classes: Sequence[str]) -> int:
 def _same_name(name: str, among: Sequence[str]) -> str | None:
     if name in among:
         return name
-    alike = [one for one in among if _folded(one) == _folded(name)]
+    alike = [other for other in among if _folded(other) == _folded(name)]
     return alike[0] if len(alike) == 1 else None
 
 
 def _folded(name: str) -> str:
-    """Without the difference of cases, and of how an umlaut is written: in one character, or in two as on a Mac."""
-    return unicodedata.normalize("NFC", name).casefold()
+    return unicodedata.normalize("NFC", name).casefold()  # a Mac writes an umlaut as two characters
 
 
 def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet, ImageSet, list[str]]:
-    """At most `per_class` images of each class, at most half of them, to learn from; and what may be tested.
+    """Draw images of each class to learn from, at most `per_class` and at most half of the class; the rest is to test.
 
-    A class of one image gives none: it is tested. Images that belong to a group of one that was drawn, or are copies
-    of it, are in neither; at most half of the groups that have a class are drawn from.
+    A class of one image gives none. Images in the group of a drawn one, or copies of it, are in neither part. At most
+    half of the groups with a class are drawn from.
 
     Returns:
-        (what was drawn, what is left to test, the pixel digests of all that must not be tested).
+        The images drawn, those to test, and the pixel digests of all that must not be tested.
 
     Raises:
         CapsellaError: no class has two images; nothing is left to test.
     """
-    units = images.metadata.get(TOGETHER, images.metadata.get("group", torch.arange(len(images))))
+    units = images.metadata.get("copies", images.metadata.get("group", torch.arange(len(images))))
     units = units.unique(return_inverse=True)[1]
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
     rows = _dealt(images, units, order, per_class)
@@ -238,12 +245,12 @@ def _dealt(
 
 
 def pixel_digests(images: ImageSet) -> list[str]:
-    """A digest of the pixels of each image, at the size it is held."""
+    """Return a digest of each image's pixels, at the size it has in memory."""
     return [blake2b(image.numpy().tobytes(), digest_size=16).hexdigest() for image in images.images]
 
 
-def without(images: ImageSet, digests: Sequence[str]) -> ImageSet:
-    """The images whose pixels have none of these digests, nor an image of their group, as a patient."""
+def without_images(images: ImageSet, digests: Sequence[str]) -> ImageSet:
+    """Return the images without these digests, and without an image of their group that has one."""
     unwanted = set(digests)
     has = torch.tensor([digest in unwanted for digest in pixel_digests(images)], dtype=torch.bool)
     units = images.metadata.get("group", torch.arange(len(images)))
@@ -251,16 +258,16 @@ def without(images: ImageSet, digests: Sequence[str]) -> ImageSet:
 
 
 def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, " k"]:
-    """Rows of the images that are copies of one in `trained`: of the same pixels, or of the same look.
+    """Return the rows of the images that are copies of one in `trained`, by equal pixels or by their look.
 
-    Both must be of one size. A thousand images take about a second.
+    Both sets must have one size. A thousand images take about a second.
     """
     seen = set(pixel_digests(trained))
     exact = [row for row, digest in enumerate(pixel_digests(images)) if digest in seen]
-    if len(images) + len(trained) > MOST_COMPARED:
+    if len(images) + len(trained) > MAX_COMPARED:
         return np.array(exact, np.int64)
-    words = np.stack([fingerprint(_picture(image))[1:] for one in (trained, images) for image in one.images])
-    pairs = same_look(words)
+    words = np.stack([fingerprint(_picture(image))[1:] for part in (trained, images) for image in part.images])
+    pairs = similar_pairs(words)
     across = pairs[(pairs[:, 0] < len(trained)) & (pairs[:, 1] >= len(trained)), 1] - len(trained)
     return np.union1d(across, np.array(exact, np.int64))
 

@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 from capsella.data.download import find
 from capsella.data.npz import image_set, load_arrays, read_npz, with_radius
 from capsella.data.options import DataOptions, NamedData, NpzData
-from capsella.data.source import Parts, Source
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
 
 _PBC = "wbc/pbc_subset_224.npz"
 _BCCD = "wbc/bccd_augmented_128x96.npz"
@@ -15,25 +16,25 @@ _GET_BCCD = "not offered for download in this form; the originals are on Kaggle,
 _GET_SEGMENTATION = "not offered for download in this form; the originals are at github.com/zxaoyou/segmentation_WBC"
 
 
-def _read_pbc(options: NamedData) -> Parts:
+def _read_pbc(options: NamedData) -> SourceSplits:
     return replace(read_npz(find(_PBC, _GET_PBC), options), name="pbc")
 
 
-def _read_bccd(options: NamedData) -> Parts:
+def _read_bccd(options: NamedData) -> SourceSplits:
     """Its images are turned and shifted copies of 348 photographs, so copies of one must stay on one side."""
     path = find(_BCCD, _GET_BCCD)
     shared = {field.name: getattr(options, field.name) for field in fields(DataOptions)}
     return replace(read_npz(path, NpzData(path, duplicates="ignore", **{**shared, "group": "photo"})), name="bccd")
 
 
-def _read_segmentation(options: NamedData) -> Parts:
+def _read_segmentation(options: NamedData) -> SourceSplits:
     """Its only basophil is left out: one image cannot be in train, validation and test."""
     path = find(_SEGMENTATION, _GET_SEGMENTATION)
     arrays = load_arrays(path)
     measured = with_radius(path, arrays, options)
-    images, broken = image_set(path, arrays, measured)
+    images, broken, _ = image_set(path, arrays, measured)
     others = [name for name in images.classes if name != "basophil"]
-    return Parts("segmentation-wbc", images.of_classes(others), broken=broken, cell_radius=measured.cell_radius)
+    return SourceSplits("segmentation-wbc", images.of_classes(others), broken=broken, cell_radius=measured.cell_radius)
 
 
 SOURCES = (

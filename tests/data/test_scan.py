@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from capsella.data.outline import Outline, outline
+from capsella.data.scan import FolderSummary, inspect_folder
 from capsella.errors import CapsellaError
 
 
@@ -17,9 +17,11 @@ def test_the_usual_size_counts_and_one_colour_image_makes_a_set_colour(tmp_path)
         write(tmp_path / "a", f"{number}.png", (60, 40), "L")
     write(tmp_path / "b", "large.png", (600, 400), "L")
     write(tmp_path / "b", "grey16.png", (60, 40), "I;16")
-    assert outline(tmp_path) == Outline(tmp_path, 7, None, False, ("a", "b"), height=40, width=60, channels=1)
+    assert inspect_folder(tmp_path) == FolderSummary(
+        tmp_path, 7, None, False, ("a", "b"), height=40, width=60, channels=1
+    )
     write(tmp_path / "b", "colour.png", (60, 40))
-    assert outline(tmp_path).channels == 3
+    assert inspect_folder(tmp_path).channels == 3
 
 
 def test_a_folder_that_is_split_tells_how_many_images_are_to_learn_from(tmp_path):
@@ -27,7 +29,7 @@ def test_a_folder_that_is_split_tells_how_many_images_are_to_learn_from(tmp_path
         for name in "ab":
             for k in range(number):
                 write(tmp_path / split / name, f"{k}.png", (8, 8))
-    found = outline(tmp_path)
+    found = inspect_folder(tmp_path)
     assert (found.images, found.train, found.classes) == (10, 6, ("a", "b"))
 
 
@@ -36,6 +38,6 @@ def test_broken_files_are_passed_over_unless_there_is_nothing_else(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(b"no image")
     with pytest.raises(CapsellaError):
-        outline(tmp_path)
+        inspect_folder(tmp_path)
     write(tmp_path / "a", "y.png", (9, 8), "L")
-    assert (outline(tmp_path).height, outline(tmp_path).images) == (8, 3)
+    assert (inspect_folder(tmp_path).height, inspect_folder(tmp_path).images) == (8, 3)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
-from capsella.data.source import Parts
+from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, check_argument, errors_of
 
 ELEVATIONS = tuple(range(30, 75, 5))
@@ -32,7 +32,7 @@ def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[T
     return torch.isin(images.metadata[by], torch.tensor(FAMILIAR[by]))
 
 
-def arrange_viewpoints(parts: Parts, options: NamedData) -> Parts:
+def arrange_viewpoints(parts: SourceSplits, options: NamedData) -> SourceSplits:
     """What `options.viewpoints`, `test_viewpoints` and `group` ask of a source that brings train and test along.
 
     With viewpoints by azimuth or elevation, only familiar ones are trained on, and the test is on novel ones, or on

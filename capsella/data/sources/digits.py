@@ -3,16 +3,17 @@
 import numpy as np
 import torch
 
+from capsella.data.holdout import hold_out_images
 from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
-from capsella.data.source import Parts, Source
-from capsella.data.split.holdout import hold_out
+from capsella.data.sources.base import Source
+from capsella.data.splits import SourceSplits
 
 _TEST_SHARE, _TEST_SEED = 0.2, 0  # the set has no test split of its own; this one is the same for every split_seed
 
 
-def _read(options: NamedData) -> Parts:
+def _read(options: NamedData) -> SourceSplits:
     from sklearn.datasets import load_digits  # a second to import
 
     digits = load_digits()
@@ -22,8 +23,8 @@ def _read(options: NamedData) -> Parts:
         labels=torch.from_numpy(digits.target.astype(np.int64)),
         classes=tuple(str(name) for name in digits.target_names),
     )
-    train, test = hold_out(images, _TEST_SHARE, _TEST_SEED)
-    return Parts("digits", train=train, test=test)
+    train, test = hold_out_images(images, _TEST_SHARE, _TEST_SEED)
+    return SourceSplits("digits", train=train, test=test)
 
 
 SOURCES = (

@@ -1,0 +1,187 @@
+"""Hold out a fraction or a fold, as arrays of indices: per class, groups as a whole, reproducible from a seed.
+
+scikit-learn's stratified splitters refuse a fraction below one image per class, and its group splitters may put a whole
+class on one side. Both are common with small sets, hence this splitter.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int64
+from torch import Tensor
+
+from capsella.data.images import ImageSet
+from capsella.errors import CapsellaError, pluralize
+
+_TIE = 1e-9  # rounding errors must not decide between two equally good splits
+
+
+class Items(NamedTuple):
+    """Images to divide, as numbers.
+
+    labels: class of each image. classes: names of the classes. groups: images with the same number stay together; None
+    if all may be divided. has_copies: groups also join the copies of an image.
+    """
+
+    labels: Int64[Tensor, " n"]
+    classes: tuple[str, ...]
+    groups: Int64[Tensor, " n"] | None = None
+    has_copies: bool = False
+
+    @classmethod
+    def of(cls, images: ImageSet) -> "Items":
+        """Return the items of a set; groups are those of the metadata `copies` or else `group`."""
+        groups = images.metadata.get("copies", images.metadata.get("group"))
+        return cls(images.labels, images.classes, groups, "copies" in images.metadata)
+
+    @property
+    def every(self) -> Int64[Tensor, " n"]:
+        """All indices."""
+        return torch.arange(len(self.labels))
+
+    @property
+    def unit(self) -> str:
+        """What is divided: an image or a group."""
+        return "image" if self.groups is None else "group"
+
+
+Divided = tuple[Int64[Tensor, " k"], Int64[Tensor, " m"]]  # indices kept, indices held out
+
+
+def hold_out(
+    items: Items, fraction: float, seed: int, keep: int = 1, among: Int64[Tensor, " k"] | None = None
+) -> Divided:
+    """Divide indices in two, with each class on both sides and about `fraction` of its images on the second.
+
+    Args:
+        items: the images.
+        fraction: of each class's images, between 0 and 1; at least one image of each class is held out.
+        seed: the same seed gives the same division.
+        keep: number of images, or groups, of each class that must be kept; 2 if they are divided once more.
+        among: the indices to divide; None for all.
+
+    Returns:
+        The indices kept and those held out, each in their order in `among`.
+
+    Raises:
+        CapsellaError: a class has only `keep` images, or its groups cannot be divided.
+    """
+    among = items.every if among is None else among
+    held = _held(items, among, fraction, seed, keep)
+    return among[~held], among[held]
+
+
+def hold_out_images(images: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Divide a set like `hold_out`; returns the images kept and those held out."""
+    kept, held = hold_out(Items.of(images), fraction, seed)
+    return images.subset(kept), images.subset(held)
+
+
+def hold_out_fold(items: Items, folds: int, fold: int, seed: int, among: Int64[Tensor, " k"] | None = None) -> Divided:
+    """Divide indices into folds of about the same size, with each class in all of them, and hold out one fold.
+
+    The folds depend on `folds` and `seed` alone, and each image is in exactly one. The first fold is what `hold_out`
+    takes for a fraction of 1 / `folds`.
+
+    Returns:
+        The indices kept and those held out.
+
+    Raises:
+        CapsellaError: a class has fewer images, or groups, than folds, or its groups cannot be divided.
+    """
+    among = items.every if among is None else among
+    units = among if items.groups is None else items.groups[among]
+    for label, name in enumerate(items.classes):
+        count = len(units[items.labels[among] == label].unique())
+        if 0 < count < folds:
+            raise CapsellaError(
+                f"folds: must be at most the number of {items.unit}s of every class, but the class {name!r} has "
+                f"{pluralize(count, items.unit)}{_about_copies(items)} for {folds} folds; "
+                "use fewer folds, add images, or leave the class out"
+            )
+    parts, rest = [], among
+    for remaining in range(folds - 1, 0, -1):  # all folds, so that an error shows before any is trained on
+        chosen = _held(items, rest, 1 / (remaining + 1), seed, keep=remaining)
+        parts.append(rest[chosen])
+        rest = rest[~chosen]
+    held = [*parts, rest][fold]
+    return among[~torch.isin(among, held)], held
+
+
+def limit_per_class(labels: Int64[Tensor, " n"], number: int, seed: int) -> Int64[Tensor, " k"]:
+    """Draw at most `number` indices per class. A smaller number draws some of those that a larger one draws."""
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(labels)))
+    drawn = [order[labels[order] == label][:number] for label in labels.unique().tolist()]
+    return torch.cat([order[:0], *drawn]).sort().values
+
+
+def first_per_class(images: ImageSet, number: int, seed: int) -> ImageSet:
+    """Return at most `number` images per class, drawn by `limit_per_class`."""
+    return images.subset(limit_per_class(images.labels, number, seed))
+
+
+def _about_copies(items: Items) -> str:
+    return " (copies of an image are in one)" if items.has_copies else ""
+
+
+def _held(items: Items, among: Int64[Tensor, " n"], fraction: float, seed: int, keep: int) -> Bool[Tensor, " n"]:
+    """Mark the indices to hold out, so that each class keeps at least `keep` groups.
+
+    Raises:
+        CapsellaError: a class would be on one side only.
+    """
+    labels = items.labels[among].numpy()
+    # Without groups, each image is a group of its own.
+    groups = np.arange(len(labels)) if items.groups is None else items.groups[among].numpy()
+    units = np.unique(groups, return_inverse=True)[1]
+    counts = np.zeros((units.max(initial=-1) + 1, len(items.classes)), dtype=np.int64)  # images of each class in each
+    np.add.at(counts, (units, labels), 1)
+    held = _choose_units(counts, fraction, np.random.default_rng(seed), keep)
+    for label in np.flatnonzero(counts.sum(axis=0)):
+        here = counts[:, label] > 0
+        if held[here].all() or not held[here].any():
+            count = pluralize(int(here.sum()), items.unit)
+            raise CapsellaError(
+                f"the class {items.classes[label]!r} has {count} to divide{_about_copies(items)}; holding "
+                f"some out for validation or test needs at least {keep + 1} {items.unit}s of each class that no other "
+                "class depends on: add images, leave the class out, or use a split file"
+            )
+    return torch.from_numpy(held[units])
+
+
+def _choose_units(
+    counts: Int[np.ndarray, "units classes"], fraction: float, rng: np.random.Generator, keep: int
+) -> Bool[np.ndarray, " units"]:
+    """Choose the groups to hold out: classes of few groups first, at random, while that brings the fractions nearer.
+
+    A class whose groups are all larger than that gives its smallest one. No class gives its last `keep`.
+    """
+    total = counts.sum(axis=0)
+    present = total > 0
+    held = np.zeros(len(counts), dtype=bool)
+    taken = np.zeros_like(total)
+    has = counts > 0
+    remaining = has.sum(axis=0)  # groups of each class that are not held out
+
+    def distance(taken: Int[np.ndarray, " classes"]) -> float:
+        return float(np.abs(taken[present] / total[present] - fraction).sum())
+
+    def may_give(unit: int) -> bool:
+        return bool((remaining > keep)[has[unit]].all())
+
+    for label in np.argsort(has.sum(axis=0), kind="stable"):
+        candidates = rng.permutation(np.flatnonzero(has[:, label] & ~held))
+        for unit in candidates:
+            if taken[label] >= fraction * total[label]:
+                break
+            after = taken + counts[unit]
+            if may_give(unit) and distance(after) < distance(taken) - _TIE:
+                held[unit], taken = True, after
+                remaining -= has[unit]
+        smallest_first = candidates[np.argsort(counts[candidates, label], kind="stable")]
+        for unit in smallest_first:
+            if taken[label] == 0 and may_give(unit):
+                held[unit], taken = True, taken + counts[unit]
+                remaining -= has[unit]
+    return held
