@@ -13,24 +13,32 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, HeinsenRouting, Routed, Routing, VariationalRouting
+from capsella.routing import (
+    DynamicRouting,
+    EMRouting,
+    HeinsenRouting,
+    Routed,
+    Routing,
+    RoutingInputs,
+    VariationalRouting,
+)
 from capsella.routing.convolution import gather_windows, slot_positions
 from capsella.types import Capsules
 
 
-def plain_votes(conv: CapsuleConv) -> tuple[Tensor, Tensor]:
+def plain_votes(inputs: RoutingInputs) -> tuple[Tensor, Tensor]:
     """Return votes [b s k m j d] and the children's activations [b s k m] of every window.
 
     s: sites; k: slots of a window; m, j: child and parent types. V = M W by one einsum, without the copies of M for
     every parent and of W for every image and position that many ports make.
     """
-    sizes, weight = conv.sizes, conv.weight
-    M = gather_windows(conv.poses, conv.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in, sizes.r, sizes.q)
-    W = weight.expand(*conv.geometry.kernel, *weight.shape[2:]).reshape(sizes.k, *weight.shape[2:])
+    sizes, weight = inputs.shape, inputs.weight
+    M = gather_windows(inputs.poses, inputs.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in, sizes.r, sizes.q)
+    W = weight.expand(*inputs.geometry.kernel, *weight.shape[2:]).reshape(sizes.k, *weight.shape[2:])
     V = torch.einsum("bskmrq,kmjqe->bskmjre", M, W).flatten(5)
-    if conv.vote_offset is not None:
-        V = V + gather_windows(conv.vote_offset[None], conv.geometry).reshape(-1, sizes.k, 1, 1, sizes.d)
-    return V, gather_windows(conv.activations, conv.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in)
+    if inputs.vote_offset is not None:
+        V = V + gather_windows(inputs.vote_offset[None], inputs.geometry).reshape(-1, sizes.k, 1, 1, sizes.d)
+    return V, gather_windows(inputs.activations, inputs.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in)
 
 
 class Plain(Routing):
@@ -41,11 +49,11 @@ class Plain(Routing):
         poses, a, R = self._procedure(votes[:, None, None], activations[:, None, None], None, **parameters)
         return Routed(poses[:, 0], a[:, 0], R[:, 0, 0])
 
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+    def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
         """Route all windows of a capsule convolution."""
-        slots = slot_positions(conv) if getattr(self, "competition", "types") == "all" else None
-        poses, a, _ = self._procedure(*plain_votes(conv), slots, **parameters)
-        return conv.parents(poses, a)
+        slots = slot_positions(inputs) if getattr(self, "competition", "types") == "all" else None
+        poses, a, _ = self._procedure(*plain_votes(inputs), slots, **parameters)
+        return inputs.parents(poses, a)
 
     @abstractmethod
     def _procedure(

@@ -45,18 +45,19 @@ class Capsules(NamedTuple):
     activations: Float[Tensor, "b h w c"]
 
 
-class ScoredCapsules(NamedTuple):
+class CapsuleLogits(NamedTuple):
     """Capsules before the logistic function: log-odds keep what activations near 0 and 1 would round away.
 
-    poses: [b h w c d], as in `Capsules`.
-    log_odds: [b h w c], ln a/(1 − a) of the activations a.
+    Attributes:
+        poses: [b h w c d], as in `Capsules`.
+        log_odds: [b h w c], ln a/(1 − a) of the activations a.
     """
 
     poses: Float[Tensor, "b h w c d"]
     log_odds: Float[Tensor, "b h w c"]
 
     def capsules(self) -> Capsules:
-        """With the activations."""
+        """Return the capsules with their activations."""
         return Capsules(self.poses, self.log_odds.sigmoid())
 
 

@@ -6,7 +6,7 @@
 
 namespace capsella::CAPSELLA_ISA {
 
-constexpr float EPSILON = 1e-12f;  // as in capsella/routing/squash.py
+constexpr float EPSILON = 1e-12f;  // as in capsella/routing/functional.py
 // Windows that share the weight of a group of children while it is in a core's cache.
 constexpr int64_t BYTES_OF_BLOCK = 256 << 10;
 // The children of a window are summed in this many parts, which the threads share; fewer where blocks of windows keep

@@ -5,7 +5,7 @@
 
 namespace capsella {
 
-// The `ConvSizes` of capsella/routing/convolution.py; letters as in capsella/routing/README.md.
+// The `RoutingShape` of capsella/routing/convolution.py; letters as in capsella/routing/README.md.
 // A child's pose [r q] times its weight W [q e] is its vote [r e]; r = 1 for vector poses.
 struct Conv {
   int64_t batch, height, width, c_in;

@@ -4,7 +4,7 @@
 //
 // Vectors run over the parent types, so every sum over children or pose elements is a plain vertical one. For blocks of
 // L parents: votes V [blocks i d], couplings of a group [blocks g]. Letters as in capsella/routing/README.md, g a child's
-// place in its group; symbols as in capsella/routing/em/eager.py.
+// place in its group; symbols as in capsella/routing/em.py.
 #pragma once
 
 #include <algorithm>

@@ -60,12 +60,13 @@ def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> F
     """
     model, layer = class_capsules(model)
     children = model.capsule_layers[:-1](model.primary(model.backbone(images)))
-    conv = layer.conv_of(children)
-    votes, activations = capsule_votes(conv)
+    inputs = layer.routing_inputs(children)
+    votes, activations = capsule_votes(inputs)
     if not isinstance(layer.routing, LogisticRouting):
         return (votes.mean(1).square().sum(2) + LEAST).log()
-    scored = layer.routing.once().score(votes, activations, **layer.routing_parameters)
-    parents = conv.scored_parents(scored.poses, scored.log_odds)
+    routing = layer.routing.with_uniform_couplings()
+    routed = routing.route_logits(votes, activations, **layer.routing_parameters)
+    parents = inputs.parent_logits(routed.poses, routed.log_odds)
     return (parents if layer.norm is None else layer.norm(parents)).log_odds[:, 0, 0].float()
 
 

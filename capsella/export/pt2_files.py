@@ -12,7 +12,6 @@ from capsella.errors import CapsellaError
 from capsella.export.graph import KEY, describe_model, operators, traced
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
-from capsella.routing.backends import register_native_operators
 
 
 def write_pt2(
@@ -54,7 +53,6 @@ def load_pt2(path: str | Path, output: int = 0) -> tuple[Activations, dict[str, 
         CapsellaError: the file cannot be read, or calls native kernels that are not built here.
     """
     extra = {f"{KEY}.json": ""}
-    register_native_operators()
     try:
         with open(path, "rb") as file:  # a path that does not end in .pt2 makes PyTorch warn
             module = torch.export.load(file, extra_files=extra).module()

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from capsella.errors import check_argument, check_minimum
 from capsella.routing.backends import choose_backend
 from capsella.routing.cluster import BACKENDS, cluster_routing
-from capsella.routing.parts import in_parts
+from capsella.routing.functional import checkpointed_in_chunks
 from capsella.types import Capsules, check_children
 
 
 class PixelCapsules(nn.Module):
-    """Each pixel as the pose of `types` capsule types alike, so that a capsule layer can read images.
+    """Pixels as the poses of `types` equal capsule types, so that a capsule layer can read images.
 
     Shapes: [b channels h w] → Capsules(poses [b h w types channels], activations [b h w types], all 1).
     """
@@ -25,13 +25,13 @@ class PixelCapsules(nn.Module):
         self.types = types
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """Nothing is copied."""
+        """Return views of the images; nothing is copied."""
         poses = images.permute(0, 2, 3, 1).unsqueeze(3).expand(-1, -1, -1, self.types, -1)
         return Capsules(poses, torch.ones_like(poses[..., 0]))
 
 
 class ClusterCapsules(nn.Module):
-    """Votes by a convolution of each child type, clusters of them weighed by `cluster_routing`, layer-normalised.
+    """Clusters of votes by a convolution of each child type, weighed by `cluster_routing` and layer-normalised.
 
     A child type's votes at a site come from its whole kernel window, by a convolution of its pose elements. The layer
     normalisation is over all elements and sites of a parent type; scale and shift are shared by the types. There are no
@@ -91,9 +91,11 @@ class ClusterCapsules(nn.Module):
         self.norm = nn.LayerNorm((pose_out, *grid))
 
     def forward(self, children: Capsules) -> Capsules:
-        """Vote, weigh, normalise; but for the convolution at least in float32."""
+        """Vote, weigh and normalise, at least in float32 after the convolution."""
         votes_of_a_parent = self.types_in * self.votes
-        return in_parts(self._route, children, votes_of_a_parent * self.types_out * self.norm.weight.numel())
+        return checkpointed_in_chunks(
+            self._route, children, votes_of_a_parent * self.types_out * self.norm.weight.numel()
+        )
 
     def _route(self, children: Capsules) -> Capsules:
         votes = self.cast_votes(children)
@@ -104,7 +106,7 @@ class ClusterCapsules(nn.Module):
         return Capsules(poses, torch.ones_like(poses[..., 0]))
 
     def cast_votes(self, children: Capsules) -> Float[Tensor, "b g i j d rows columns"]:
-        """The votes of each child type's cluster, for every element and site.
+        """Return the votes of each child type's cluster, for every element and site.
 
         Raises:
             ValueError: children of other types or pose elements.

@@ -1,9 +1,9 @@
-"""Routed capsule layers: one capsule convolution, and its dense and position-tied forms."""
+"""Routed capsule layers: a capsule convolution, its dense and tied forms, and layers that attention routes at once."""
 
 import math
 import operator
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -11,9 +11,17 @@ from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
-from capsella.routing import CapsuleConv, DynamicRouting, Geometry, LogisticRouting, Routing
-from capsella.routing.recording import record_normalised
-from capsella.types import Capsules, ScoredCapsules, at_least_float32, check_children
+from capsella.routing import (
+    DynamicRouting,
+    Geometry,
+    InvertedAttentionRouting,
+    LogisticRouting,
+    Routing,
+    RoutingInputs,
+    RoutingTrace,
+)
+from capsella.routing.recording import new_trace, record_normalised
+from capsella.types import CapsuleLogits, Capsules, at_least_float32, check_children
 
 PoseKind = Literal["vector", "matrix"]
 # The authors' code of [S] draws capsule weights with this standard deviation; near the identity, parents then differ.
@@ -41,11 +49,11 @@ class CapsuleConv2d(nn.Module):
         tied: share W over the positions in the window.
         pose: "vector" or "matrix"; matrix poses have pose_in = pose_out = n².
         vote_offset: [h w pose_out], added to the votes of all children at a grid position: see `coordinate_addition`.
-        weight_sd: standard deviation of the first weights, around zero, or around the identity where votes start as
+        weight_sd: standard deviation of the initial weights, around zero, or around the identity if votes start as
             their children's poses.
         routing: the routing method with its options.
-        norm: "batch" for parents normalised by type, as in `NormaliseCapsules`; their activations are the logistic
-            function of what becomes of their log-odds. Only for a routing that has log-odds: a `LogisticRouting`.
+        norm: "batch" normalises parents by type, as in `NormaliseCapsules`; their activations are the logistic function
+            of the normalised log-odds. Only for a `LogisticRouting`.
     """
 
     vote_offset: Tensor | None
@@ -67,7 +75,7 @@ class CapsuleConv2d(nn.Module):
         norm: ParentNorm | None = None,
     ) -> None:
         super().__init__()
-        check_argument(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
+        check_argument(isinstance(routing, Routing), "be a Routing, e.g. EMRouting()", routing=routing)
         _check_norm(norm, routing)
         check_minimum(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out)
         check_argument(weight_sd > 0, "be above 0", weight_sd=weight_sd)
@@ -79,37 +87,35 @@ class CapsuleConv2d(nn.Module):
         # Not a part of the saved weights: the geometry gives it.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
         children = math.prod(self.geometry.kernel) * types_in
-        self.routing_parameters = nn.ParameterDict(routing.first_parameters(types_out, pose_out, children, pose_in))
+        self.routing_parameters = nn.ParameterDict(routing.init_parameters(types_out, pose_out, children, pose_in))
         self.norm = None if norm is None else NormaliseCapsules(types_out)
 
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always at least in float32, since it sums thousands of small votes."""
         if self.norm is not None:
-            return self.score(children).capsules()
+            return self.route_logits(children).capsules()
         with torch.autocast(children.poses.device.type, enabled=False):
-            return self.routing.capsule_conv(self.conv_of(children), **self._parameters_of_routing())
+            return self.routing.route_windows(self.routing_inputs(children), **self._float_parameters())
 
-    def score(self, children: Capsules) -> ScoredCapsules:
-        """As `forward`, with log-odds in place of activations.
+    def route_logits(self, children: Capsules) -> CapsuleLogits:
+        """Route as `forward` does, but return log-odds in place of activations.
 
         Raises:
-            ValueError: a routing whose activations have none.
+            ArgumentError: a routing whose activations have none.
         """
         routing = self.routing
         if not isinstance(routing, LogisticRouting):
-            raise ArgumentError("routing", "be one whose activations are of log-odds", routing.name)
+            raise ArgumentError("routing", "be one whose activations have log-odds", routing.name)
         with torch.autocast(children.poses.device.type, enabled=False):
-            scored = routing.score_conv(self.conv_of(children), **self._parameters_of_routing())
+            routed = routing.route_window_logits(self.routing_inputs(children), **self._float_parameters())
             if self.norm is None:
-                return scored
-            normalised: ScoredCapsules = self.norm(scored)
+                return routed
+            normalised: CapsuleLogits = self.norm(routed)
             record_normalised(normalised.log_odds.sigmoid())
             return normalised
 
-    def conv_of(self, children: Capsules) -> CapsuleConv:
-        """The capsule convolution of these children, in the layer's type, with its weight and geometry.
-
-        In float32 where the layer's type is of half precision.
+    def routing_inputs(self, children: Capsules) -> RoutingInputs:
+        """Return these children with the layer's weight and geometry, in the layer's type, at least float32.
 
         Raises:
             ValueError: children of other types or pose elements; a `vote_offset` without numbers.
@@ -123,10 +129,10 @@ class CapsuleConv2d(nn.Module):
             )
         poses, activations = (part.to(weight.dtype) for part in children)
         offset = None if self.vote_offset is None else self.vote_offset.to(weight.dtype)
-        return CapsuleConv(poses, activations, weight, self.geometry, offset)
+        return RoutingInputs(poses, activations, weight, self.geometry, offset)
 
-    def _parameters_of_routing(self) -> dict[str, Tensor]:
-        """At least in float32, as all that is routed, also where the layer was made another type."""
+    def _float_parameters(self) -> dict[str, Tensor]:
+        """Return the parameters of the routing, at least in float32, also where the layer has another type."""
         return {name: at_least_float32(parameter) for name, parameter in self.routing_parameters.items()}
 
 
@@ -166,16 +172,132 @@ class DenseCapsules(CapsuleConv2d):
             norm=norm,
         )
 
-    def conv_of(self, children: Capsules) -> CapsuleConv:
-        """As in `CapsuleConv2d`.
+    def routing_inputs(self, children: Capsules) -> RoutingInputs:
+        """See `CapsuleConv2d`.
 
         Raises:
-            ValueError: children of another grid; a larger one would have several windows, and several parents a type.
+            ValueError: children of another grid; a larger one would have several windows, and several parents per type.
         """
         grid, came = self.geometry.kernel, tuple(children.poses.shape[1:3])
         if came != grid:
             raise ValueError(f"children: must have the layer's grid of {grid[0]}×{grid[1]}, got {came[0]}×{came[1]}")
-        return super().conv_of(children)
+        return super().routing_inputs(children)
+
+
+class MeanCapsules(DenseCapsules):
+    """Dense capsules without votes of their own: their pose is the mean of their children's, weighed by the routing.
+
+    For class capsules of self-routing, whose couplings and activations come from the children's poses: weights for
+    votes would be reached by no loss, and the authors' network has none.
+
+    Shapes: as `DenseCapsules`, with pose_out = pose_in.
+
+    Args:
+        grid: rows and columns of the children.
+        types_in: capsule types of the layer below.
+        pose: pose elements of children and parents.
+        types_out: capsule types of this layer.
+        routing: one that tells parents apart by something other than votes, which are the same for all.
+    """
+
+    def __init__(self, grid: tuple[int, int], types_in: int, pose: int, types_out: int, *, routing: Routing) -> None:
+        super().__init__(grid, types_in, pose, types_out, pose, tied=True, routing=routing)
+        del self.weight
+        # Not a part of the saved weights, as it never changes. torch.eye would import PyTorch's compiler.
+        unit = torch.zeros(pose, pose).fill_diagonal_(1)
+        # Written out: an average over the steps of a training cannot be kept in an expanded tensor.
+        weight = unit.expand(1, 1, types_in, types_out, pose, pose).clone()
+        self.register_buffer("weight", weight, persistent=False)
+
+
+class AttentionCapsules(CapsuleConv2d):
+    """A layer of an `AttentionStack`: a capsule convolution that makes one round of routing per call.
+
+    Its initial weights have the authors' deviation, √(parents / (d · children in the window)), around zero.
+
+    Args:
+        types_in, pose_in, types_out, pose_out, kernel, stride, pose: as for `CapsuleConv2d`. d is a matrix's rows.
+        routing: of the whole stack.
+    """
+
+    def __init__(
+        self,
+        types_in: int,
+        pose_in: int,
+        types_out: int,
+        pose_out: int,
+        kernel: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        *,
+        pose: PoseKind = "matrix",
+        routing: InvertedAttentionRouting = InvertedAttentionRouting(),
+    ) -> None:
+        super().__init__(types_in, pose_in, types_out, pose_out, kernel, stride, pose=pose, routing=routing)
+        kh, kw, c_in, c_out, q, _ = self.weight.shape
+        if not self.weight.is_meta:  # see he_init_
+            nn.init.normal_(self.weight, std=math.sqrt(c_out / (q * kh * kw * c_in)))
+
+    def forward(
+        self, children: Capsules, parents: Capsules | None = None, trace: RoutingTrace | None = None
+    ) -> Capsules:
+        """Make one round, from the parents of the round before or from uniform couplings; at least in float32.
+
+        The trace keeps the round.
+        """
+        options = cast(InvertedAttentionRouting, self.routing)
+        with torch.autocast(children.poses.device.type, enabled=False):
+            inputs = self.routing_inputs(children)
+            shape = inputs.shape
+            before = None if parents is None else parents.poses.reshape(shape.n, shape.c_out, shape.d)
+            routed = options.round(inputs, before, **self._float_parameters())
+        if trace is not None:
+            trace.add(routed.couplings, routed.poses, routed.activations)
+        return inputs.parents(routed.poses, routed.activations)
+
+
+class AttentionStack(nn.Sequential):
+    """Layers of inverted attention, routed concurrently: in each round every layer makes one.
+
+    The first round goes up the layers with uniform couplings. In each further one, all layers take their children's and
+    their own poses of the round before, as if at once. With `concurrent=False` a layer makes all its rounds before the
+    next one begins.
+
+    Shapes: as of its layers one after the other.
+
+    Raises:
+        ValueError: no layers, or of different numbers of rounds.
+    """
+
+    def __init__(self, layers: Sequence[AttentionCapsules], *, concurrent: bool = True) -> None:
+        super().__init__(*layers)
+        rounds = {cast(InvertedAttentionRouting, layer.routing).iterations for layer in layers}
+        check_argument(len(rounds) == 1, "be those of at least one layer, the same for all", iterations=sorted(rounds))
+        (self.rounds,) = rounds
+        self.concurrent = concurrent
+
+    def __getitem__(self, index: slice | int) -> "AttentionStack | nn.Module":
+        """Return a layer, or a stack of some."""
+        if isinstance(index, slice):
+            return AttentionStack(cast(list[AttentionCapsules], list(self)[index]), concurrent=self.concurrent)
+        return super().__getitem__(index)
+
+    def forward(self, children: Capsules) -> Capsules:
+        """Return the last layer's capsules after the last round."""
+        traces = [new_trace("inverted_attention") for _ in self]
+        if not self.concurrent:
+            for layer, trace in zip(self, traces, strict=True):
+                parents = None
+                for _ in range(self.rounds):
+                    parents = layer(children, parents, trace)
+                children = cast(Capsules, parents)
+            return children
+        capsules = [children]  # of each level, from the lowest up
+        for layer, trace in zip(self, traces, strict=True):
+            capsules.append(layer(capsules[-1], None, trace))
+        for _ in range(self.rounds - 1):
+            levels = zip(self, capsules[:-1], capsules[1:], traces, strict=True)
+            capsules = [children, *(layer(below, here, trace) for layer, below, here, trace in levels)]
+        return capsules[-1]
 
 
 def _check_norm(norm: str | None, routing: Routing) -> None:
@@ -191,7 +313,7 @@ def _check_norm(norm: str | None, routing: Routing) -> None:
 
 def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: Routing) -> Tensor:
     weight = torch.empty(shape)
-    if not weight.is_meta:  # see start_for_relus
+    if not weight.is_meta:  # see he_init_
         weight.normal_(std=sd)
     if pose == "matrix" or (routing.compares_poses and shape[-2] == shape[-1]):
         weight.diagonal(dim1=-2, dim2=-1).add_(1)

@@ -1,31 +1,35 @@
-"""Decoders: from class capsules back to an image."""
+"""From class capsules to images, and to the logits of networks whose classes compete in a softmax."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import product
 from typing import cast
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from capsella.errors import ArgumentError
-from capsella.layers.initial_weights import start_for_relus
-from capsella.layers.upsized import UpsizedConv2d
-from capsella.types import Capsules
+from capsella.errors import ArgumentError, check_argument
+from capsella.layers.large_kernels import convolve_large
+from capsella.layers.norms import he_init_
+from capsella.types import Capsules, at_least_float32
 
-# Rows and columns of the first map of DECODER NET: its 2,700 numbers are 30·30·3.
-FIRST_MAP = 30
+FIRST_MAP = 30  # rows and columns of the first map of DECODER NET: its 2,700 numbers are 30·30·3
+LEAST_ACTIVATION = 1e-12  # smaller activations count as this: their logarithm stays finite
+PARITIES = tuple(product((0, 1), (0, 1)))  # of an output's row and column: even or odd
 
 
 def mask_all_but(capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b 1 1 classes d"]:
-    """The class poses [b 1 1 classes d] with every class but each image's `target` set to zero ([S] §4.1).
+    """Set the class poses [b 1 1 classes d] of every class but each image's `target` to zero ([S] §4.1).
 
     Raises:
-        ValueError: not one target an image.
+        ValueError: not one target per image.
     """
     poses = capsules.poses
     if target.shape != poses.shape[:1]:
-        raise ValueError(f"target: must be one class an image [b] = ({len(poses)},), got shape {tuple(target.shape)}")
+        raise ValueError(f"target: must be one class per image [b] = ({len(poses)},), got shape {tuple(target.shape)}")
     keep = torch.nn.functional.one_hot(target.long(), poses.shape[3]).to(poses)
     return poses * keep[:, None, None, :, None]
 
@@ -49,7 +53,7 @@ class DenseDecoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
-        """Masked class poses to images."""
+        """Turn masked class poses into images."""
         images: Tensor = self.layers(poses.to(cast(nn.Linear, self.layers[1]).weight.dtype))
         return images
 
@@ -84,8 +88,7 @@ class ConvolutionalDecoder(nn.Module):
         channels, height, width = image
         if min(height, width) < FIRST_MAP:
             raise ValueError(f"image: must be at least {FIRST_MAP}×{FIRST_MAP} to decode to, got {height}×{width}")
-        if len(hidden) != 3:
-            raise ArgumentError("hidden", "be three numbers of channels", tuple(hidden))
+        check_argument(len(hidden) == 3, "be three numbers of channels", hidden=tuple(hidden))
         quarter, half = ((max(FIRST_MAP, -(-height // part)), max(FIRST_MAP, -(-width // part))) for part in (4, 2))
         few, more, most = hidden
         zeros = (2, 3, 2, 3)  # the odd one of five at the lower right, as in TensorFlow
@@ -105,10 +108,157 @@ class ConvolutionalDecoder(nn.Module):
             ("17", UpsizedConv2d(most, channels, 7, (3, 3, 3, 3), (height, width))),
             ("18", nn.Sigmoid()),
         ]
-        self.layers = nn.Sequential(OrderedDict(layers))  # numbered as when upsizings were layers of their own
-        start_for_relus(self.layers)
+        self.layers = nn.Sequential(OrderedDict(layers))  # numbered as if upsizings were layers of their own
+        he_init_(self.layers)
 
     def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
-        """Masked class poses to images."""
+        """Turn masked class poses into images."""
         images: Tensor = self.layers(poses.sum((1, 2, 3)).to(cast(nn.Linear, self.layers[0]).weight.dtype))
         return images.contiguous()
+
+
+class LogActivations(nn.Module):
+    """Logits ln a: their softmax is each activation's share of the sum, and their cross-entropy −ln of the share.
+
+    Shapes: Capsules(poses [b 1 1 classes d], activations [b 1 1 classes]) → [b classes].
+    """
+
+    def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
+        """Return the logarithms of the activations."""
+        return at_least_float32(capsules.activations[:, 0, 0]).clamp(min=LEAST_ACTIVATION).log()
+
+
+class PoseScores(nn.Module):
+    """Logits by one linear unit, the same for all classes, on the poses of class capsules.
+
+    Shapes: Capsules(poses [b 1 1 classes d], activations [b 1 1 classes]) → [b classes].
+
+    Args:
+        pose: elements of each pose.
+        bias: add a number to all scores, as the papers do. A softmax takes it away again.
+    """
+
+    def __init__(self, pose: int, bias: bool = True) -> None:
+        super().__init__()
+        self.linear = nn.Linear(pose, 1, bias)
+
+    def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
+        """Return a score per class, in the type of the weights, also under autocast."""
+        poses = capsules.poses[:, 0, 0].to(self.linear.weight.dtype)
+        with torch.autocast(poses.device.type, enabled=False):
+            return cast(Tensor, self.linear(poses))[..., 0]
+
+
+class UpsizedConv2d(nn.Conv2d):
+    """Nearest-neighbour upsizing to `size`, zeros around the larger map, and a convolution, in one layer.
+
+    At twice the size, neighbours in the larger map are equal, so several weights meet the same number. Which ones do
+    depends only on whether the output's row and column are even or odd. The layer is then the same function as four
+    small convolutions of the small map, one for each parity; their weights are sums of the large kernel's. A 6×6 kernel
+    becomes 3×3, 3×4, 4×3 and 4×4 (49 products in place of 144), a 7×7 kernel four of 4×4 (64 in place of 196).
+    Parities with kernels of one size share one convolution, which is faster where there are few output channels.
+
+    The weight and the bias are the large convolution's, under the names they have in `torch.nn.Conv2d`.
+
+    Shapes: maps [b in_channels h w] → [b out_channels *size], with the channels last in memory.
+
+    Args:
+        in_channels: of the small map.
+        out_channels: of the large map.
+        kernel: rows and columns of the kernel.
+        zeros: around the larger map: left, right, top and bottom. They keep its size: left + right = kernel − 1, and
+            so do top + bottom.
+        size: rows and columns of the larger map.
+
+    Raises:
+        ValueError: zeros that would change the size.
+    """
+
+    _sums: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        zeros: tuple[int, int, int, int],
+        size: tuple[int, int],
+    ) -> None:
+        left, right, top, bottom = zeros
+        if {left + right, top + bottom} != {kernel - 1} or min(zeros) < 0:
+            raise ArgumentError("zeros", f"add up to {kernel - 1} a row and a column, to keep the size", zeros)
+        super().__init__(in_channels, out_channels, kernel)
+        self.zeros, self.size = zeros, size
+        rows, columns = ([_taps(kernel, before, parity) for parity in (0, 1)] for before in (top, left))
+        self._firsts = [(rows[y][0], columns[x][0]) for y, x in PARITIES]
+        self._sizes = [(rows[y][1].shape[1], columns[x][1].shape[1]) for y, x in PARITIES]
+        sums = torch.cat([torch.kron(rows[y][1], columns[x][1]) for y, x in PARITIES], dim=1)
+        self.register_buffer("_sums", sums, persistent=False)  # [kernel² products]
+
+    def forward(self, maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b out *size"]:
+        """Turn small maps into large ones."""
+        maps = maps.contiguous(memory_format=torch.channels_last)
+        if (2 * maps.shape[2], 2 * maps.shape[3]) != self.size:
+            return F.conv2d(F.pad(_nearest(maps, self.size), self.zeros), self.weight, self.bias)
+        parts = self._parts(maps)
+        if torch.compiler.is_compiling():  # ONNX has one operator for it
+            return F.pixel_shuffle(torch.stack(parts, 2).flatten(1, 2), 2)
+        return _interleaved(parts)
+
+    def _parts(self, maps: Tensor) -> list[Tensor]:
+        """Return the outputs of each parity: four of [b out_channels h w]."""
+        split = (self.weight.flatten(2) @ self._sums.to(self.weight)).split([h * w for h, w in self._sizes], dim=2)
+        kernels = [kernel.unflatten(2, size) for kernel, size in zip(split, self._sizes, strict=True)]
+        parts: dict[int, Tensor] = {}
+        for size in dict.fromkeys(self._sizes):
+            alike = [k for k in range(len(PARITIES)) if self._sizes[k] == size]
+            outputs = _convolve(maps, [kernels[k] for k in alike], [self._firsts[k] for k in alike], self.bias)
+            parts.update(zip(alike, outputs, strict=True))
+        return [parts[k] for k in range(len(PARITIES))]
+
+
+def _interleaved(parts: list[Tensor]) -> Tensor:
+    """Return the large map made of the outputs of each parity, with the channels last in memory.
+
+    Writing into slices of one map would make autograd copy the map's gradient four times.
+    """
+    even, odd = (torch.stack([part.movedim(1, 3) for part in parts[k : k + 2]], 3).flatten(2, 3) for k in (0, 2))
+    return torch.stack([even, odd], 2).flatten(1, 2).movedim(3, 1)
+
+
+def _nearest(maps: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Tensor:
+    """Interpolate by indices, since ONNX's Resize rounds some places to another neighbour than PyTorch."""
+    for axis, (before, after) in enumerate(zip(maps.shape[2:], size, strict=True), start=2):
+        scale = np.float32(before / after)  # as PyTorch rounds
+        places = [int(np.float32(place) * scale) for place in range(after)]
+        maps = maps.index_select(axis, torch.tensor(places, device=maps.device))
+    return maps.contiguous(memory_format=torch.channels_last)
+
+
+def _taps(kernel: int, before: int, parity: int) -> tuple[int, Tensor]:
+    """Return, for one axis, the places of the small map that an output of this parity meets.
+
+    The first result is the first such place, relative to the output's own; the second tells which of the kernel's
+    weights meet that place and those after it: ones among zeros, [kernel places].
+    """
+    places = [(parity + k - before) // 2 for k in range(kernel)]
+    meets = torch.tensor(places)[:, None] == torch.arange(places[0], places[-1] + 1)
+    return places[0], meets.float()
+
+
+def _convolve(
+    maps: Tensor, kernels: Sequence[Tensor], firsts: Sequence[tuple[int, int]], bias: Tensor | None
+) -> list[Tensor]:
+    """Convolve with kernels of one size, each from its own first place on: a [b out_channels h w] for each."""
+    height, width = maps.shape[2:]
+    rows, columns = kernels[0].shape[2:]
+    tops, lefts = zip(*firsts, strict=True)
+    top, left = min(tops), min(lefts)
+    convolve = convolve_large if rows == columns else F.conv2d
+    padded = F.pad(maps, (-left, max(lefts) + columns - 1, -top, max(tops) + rows - 1))
+    biases = None if bias is None else bias.repeat(len(kernels))
+    outputs = convolve(padded, torch.cat(list(kernels)), biases).chunk(len(kernels), dim=1)
+    return [
+        output[:, :, y - top : y - top + height, x - left : x - left + width]
+        for output, (y, x) in zip(outputs, firsts, strict=True)
+    ]

@@ -1,17 +1,19 @@
-"""What a network does to its images before the first convolution, so that every user of the network does the same."""
+"""Preparation of images inside a network, so that all its users do the same; and the coordinates of pixels."""
+
+import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, check_argument, not_negative
+from capsella.layers.convolution import PoseKind
 from capsella.types import at_least_float32
 
 
 class CropImages(nn.Module):
-    """Cut a square out of every image: at a random place in training mode, at the centre in evaluation mode.
-
-    All images of a training batch are cut at places of their own.
+    """A square cut out of every image: each at its own random place in training mode, at the centre in evaluation mode.
 
     Shapes: [b c height width] → [b c size size].
     """
@@ -37,7 +39,7 @@ class CropImages(nn.Module):
 
 
 class EnlargeImages(nn.Module):
-    """Enlarge images, bilinearly, until their shorter side has `least` pixels; larger ones stay as they are.
+    """Bilinear enlargement until the shorter side has `least` pixels; larger images stay as they are.
 
     image_size: (height, width) before. size: after.
 
@@ -60,7 +62,7 @@ class EnlargeImages(nn.Module):
 
 
 class StandardiseImages(nn.Module):
-    """Subtract an image's mean and divide by its standard deviation, over all pixels and channels (Hinton et al. 2018).
+    """Standardisation by each image's mean and standard deviation, over all pixels and channels (Hinton et al. 2018).
 
     The deviation counts as at least 1/√pixels grey levels of 1/255, as in TensorFlow's per-image standardisation, which
     the authors use: a blank image gives zeros.
@@ -79,10 +81,10 @@ class StandardiseImages(nn.Module):
 
 
 class JitterImages(nn.Module):
-    """Give every training image a random brightness and contrast of its own; leave evaluation images as they are.
+    """Random brightness and contrast for every training image; evaluation images stay as they are.
 
-    x → f·(x − mean) + mean + δ, with f even in 1 ± contrast and δ even in ± brightness, the mean over all pixels and
-    channels. In units of the images: after `StandardiseImages`, standard deviations.
+    x → f·(x − mean) + mean + δ, with f uniform in 1 ± contrast and δ uniform in ± brightness, the mean over all pixels
+    and channels. In units of the images: after `StandardiseImages`, standard deviations.
 
     Shapes: [b c h w] → [b c h w].
     """
@@ -103,7 +105,7 @@ class JitterImages(nn.Module):
 
 
 class PrepareImages(nn.Sequential):
-    """What the networks of Hinton et al. 2018 do to images first: crop, standardise, and change them in training.
+    """Image preparation of the networks of Hinton et al. 2018: crop, standardise, and change brightness in training.
 
     image_size: (height, width) before. size: after the crop.
 
@@ -122,11 +124,73 @@ class PrepareImages(nn.Sequential):
         self.size = image_size if crop is None else (crop, crop)
 
     def drawn_size(self) -> tuple[int, int]:
-        """What a decoder draws.
+        """Return the size that a decoder draws.
 
         Raises:
-            ValueError: images are cropped at random in here, so that no loss knows what is to be drawn.
+            ValueError: images are cropped at random here, so that no loss knows what is to be drawn.
         """
         if self.size != self.image_size:
             raise ValueError(f"reconstruction: must be off with a crop, or the crop be None, got {self.size[0]} pixels")
         return self.size
+
+
+def receptive_field_centres(
+    image_size: tuple[int, int], convolutions: Sequence[tuple[int, int]]
+) -> Float[Tensor, "h w 2"]:
+    """Return (row, column) of each receptive field's centre, after unpadded convolutions given as (kernel, stride).
+
+    In units of the image: 0 is its upper or left edge, 1 its lower or right edge, and the centre of pixel k of n is
+    (k + 1/2) / n.
+
+    >>> receptive_field_centres((4, 4), [(2, 2)])[:, 0]  # windows over pixels 0–1 and 2–3
+    tensor([[0.2500, 0.2500],
+            [0.7500, 0.2500]])
+    """
+    field, step = 1, 1  # pixels in a receptive field, and between the fields of neighbours
+    for kernel, stride in convolutions:
+        field, step = field + (kernel - 1) * step, step * stride
+    rows, columns = ([(first + field / 2) / n for first in range(0, n - field + 1, step)] for n in image_size)
+    return torch.tensor([(row, column) for row in rows for column in columns]).reshape(len(rows), len(columns), 2)
+
+
+def coordinate_addition(
+    centres: Float[Tensor, "h w 2"], pose_elements: int, pose: PoseKind = "matrix"
+) -> Float[Tensor, "h w d"]:
+    """Return the offset that [H] adds to every vote: the scaled centre, in the first two elements of the last column.
+
+    A vector pose has no columns: its first two elements take the centre. As [H] writes, the addition is to the votes,
+    after W, so that the class capsule learns where the entity is within each receptive field; Forslöv 2018 §7.1.1 says
+    to the child's pose.
+
+    Raises:
+        ValueError: a matrix pose that is not square, or fewer than two elements to add to.
+    """
+    n = math.isqrt(pose_elements)
+    square = pose != "matrix" or n * n == pose_elements
+    check_argument(square, "be a square number for matrix poses", pose_elements=pose_elements)
+    row, column = (n - 1, 2 * n - 1) if pose == "matrix" else (0, 1)
+    check_argument(column < pose_elements, "have two elements for the coordinates", pose_elements=pose_elements)
+    offset = torch.zeros(*centres.shape[:2], pose_elements)
+    offset[..., row], offset[..., column] = centres.unbind(2)
+    return offset
+
+
+class CoordinateChannels(nn.Module):
+    """Two more channels with the row and the column of each pixel, from −1 to 1 (Heinsen 2019).
+
+    Shapes: [b c height width] → [b c+2 height width].
+    """
+
+    grid: Tensor
+
+    def __init__(self, image_size: tuple[int, int]) -> None:
+        super().__init__()
+        height, width = image_size
+        grid = torch.empty(2, height, width)
+        grid[0], grid[1] = torch.linspace(-1, 1, height)[:, None], torch.linspace(-1, 1, width)
+        # Not a part of the saved weights: the image size gives it.
+        self.register_buffer("grid", grid, persistent=False)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+        """Append the coordinates to the channels of each image."""
+        return torch.cat([images, self.grid.expand(images.shape[0], -1, -1, -1)], 1)

@@ -1,39 +1,41 @@
-"""Convolutions of large kernels, trained with a fraction of the products, to the same rounding."""
+"""Convolutions of large kernels on a CPU, trained in a half to a third of the time.
+
+In float32, tiles and their spectra need a fraction of the products. In bfloat16, the gradients of strided convolutions
+are products of matrices.
+"""
 
 import functools
 import math
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.layers.strided_kernels import StridedConvolution, gradients_by_matrices_pay, usual_gradients
-from capsella.routing.backends import asks_second_derivative, is_traced, is_transformed
+from capsella.routing.functional import asks_second_derivative, is_traced, is_transformed
 
-TILES = range(4, 17)
-"""Rows of the tiles that are tried; larger ones need more memory than they save products."""
-DIRECT = 1.2
-"""A direct convolution takes as long for a product as large matrices take for so many."""
-WORD = 30.0
-"""A number written and read again takes as long as so many products."""
-WORTHWHILE = 1.5
-"""How many times fewer products, counted in this way, tiles must need."""
+TILES = range(4, 17)  # rows of the tiles that are tried; larger ones need more memory than they save products
+DIRECT = 1.2  # the time of a product in a direct convolution, in units of a product of large matrices
+WORD = 30.0  # the time of writing a number and reading it again, in the same unit
+WORTHWHILE = 1.5  # tiles must save this factor of time
+LARGE = 4_000_000  # weights from which PyTorch's gradients of a strided convolution take 2 to 4 times as long as ours
+FEWEST = 8  # images below which these gain nothing
 
 
 class LargeConv2d(nn.Conv2d):
-    """`torch.nn.Conv2d`, whose trainings on a processor take about a half to a third of the time for large kernels.
+    """A `torch.nn.Conv2d` that trains faster on a CPU where its kernel is large.
 
-    In float32, the images' and the kernel's numbers are first brought to their spectra, tile by tile, where a
-    convolution is a product of numbers (Mathieu, Henaff, LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv
+    In float32, the numbers of images and kernel are first brought to their spectra, tile by tile, where a convolution
+    is a product of numbers (Mathieu, Henaff, LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv
     1509.09308). A stride of s makes s² convolutions of kernels s times smaller, whose sum is one product of matrices.
     The result differs from the direct one by rounding: where all numbers of a tile are of about one size, as those of
     images and maps, it is as near to the exact one, or nearer. An error is small beside the largest number of its tile
     (at most 16×16), not beside each: a pixel of 1e4 among others of 0.01 leaves 0.001 of error in outputs of 0.005, and
     an infinity spoils its tile. In bfloat16, the gradients of strided convolutions are products of matrices.
 
-    Weights, bias and arguments are those of `torch.nn.Conv2d`. Where this does not pay, and outside of trainings, it
-    is that.
+    Weights, bias and arguments are those of `torch.nn.Conv2d`. Where this does not pay, and in evaluation, it is
+    exactly that.
     """
 
     def forward(self, input: Float[Tensor, "*b in_channels h w"]) -> Float[Tensor, "*b out_channels rows columns"]:
@@ -53,12 +55,12 @@ def convolve_large(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b out rows columns"]:
-    """`torch.nn.functional.conv2d`; where a gradient is asked for, as `LargeConv2d` where that pays."""
+    """Convolve as `torch.nn.functional.conv2d`, or as `LargeConv2d` where a gradient is asked for and that pays."""
     here = images.device.type == "cpu" and torch.is_grad_enabled() and not is_traced()
     dtype = _computed_in(images, weight) if here and not is_transformed() else None
     out: Tensor
     if dtype == torch.bfloat16 and gradients_by_matrices_pay(images, weight, stride):
-        rounded = (None if one is None else one.to(dtype) for one in (images, weight, bias))
+        rounded = (None if tensor is None else tensor.to(dtype) for tensor in (images, weight, bias))
         out = StridedConvolution.apply(*rounded, stride, padding)
         return out
     tile = _tile_for(images, weight, stride, padding) if dtype == torch.float32 else None
@@ -69,7 +71,7 @@ def convolve_large(
 
 
 def _computed_in(images: Tensor, weight: Tensor) -> torch.dtype | None:
-    """In which numbers a processor would convolve; None where the two have different ones."""
+    """Return the type in which a CPU would convolve; None where the two have different ones."""
     given = {images.dtype, weight.dtype}
     if torch.is_autocast_enabled("cpu") and torch.float64 not in given:
         return torch.get_autocast_dtype("cpu")
@@ -94,10 +96,10 @@ class Bilinear(NamedTuple):
 
 @functools.cache
 def bilinear(n: int, k: int) -> Bilinear:
-    """By the discrete Fourier transform of n×n numbers, in float64.
+    """Return the algorithm by the discrete Fourier transform of n×n numbers, in float64.
 
-    Circular over n×n, its first n − k + 1 rows and columns are the valid ones. Of each pair of conjugate frequencies
-    one is kept, and its complex product takes three real ones (Gauss): of a + bi and c + di they are ac, bd and
+    Circular over n×n, its first n − k + 1 rows and columns are the valid ones. One of each pair of conjugate
+    frequencies is kept, and its complex product takes three real ones (Gauss): of a + bi and c + di they are ac, bd and
     (a + b)(c + d).
     """
     rows = [torch.arange(size, dtype=torch.float64) for size in (n, k, n - k + 1)]
@@ -121,14 +123,14 @@ def bilinear(n: int, k: int) -> Bilinear:
 
 
 class Part(NamedTuple):
-    """The numbers that a tile takes of a map, or gives to it: `matrix` has a column for each, `places` says where."""
+    """The numbers that a tile takes from a map, or adds to it: their indices, and a column of `matrix` each."""
 
     matrix: Tensor
     places: Tensor
 
 
 class Tiling(NamedTuple):
-    """How a map is cut: parts of the image [phase][tile], of the kernel [phase], of the output [tile]."""
+    """A map cut into tiles: parts of the image [phase][tile], of the kernel [phase], of the output [tile]."""
 
     images: list[list[Part]]
     kernels: list[Part]
@@ -139,7 +141,7 @@ class Tiling(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def tiling(height: int, width: int, kernel: int, stride: int, padding: int, tile: int, dtype: torch.dtype) -> Tiling:
-    """Cut maps of this size into tiles; what lies beyond the map is zero, and left out."""
+    """Cut maps of this size into tiles; what lies beyond the map is zero and left out."""
     taps = -(-kernel // stride)
     step = tile - taps + 1
     size = output_size(height, kernel, stride, padding), output_size(width, kernel, stride, padding)
@@ -161,7 +163,7 @@ def tiling(height: int, width: int, kernel: int, stride: int, padding: int, tile
 
 
 def _part(matrix: Tensor, first: tuple[int, int], step: int, rows: int, size: tuple[int, int]) -> Part:
-    """Rows × rows places of a map of `size`, from `first` on, each `step` apart; and their columns of the matrix."""
+    """Return rows × rows places of a map of `size`, from `first` on, each `step` apart; and their matrix columns."""
     row, column = (start + step * torch.arange(rows) for start in first)
     inside = ((row >= 0) & (row < size[0]))[:, None] & (column >= 0) & (column < size[1])
     places = (row[:, None] * size[1] + column)[inside]
@@ -169,7 +171,7 @@ def _part(matrix: Tensor, first: tuple[int, int], step: int, rows: int, size: tu
 
 
 def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Rows of a convolution's output."""
+    """Return the rows of a convolution's output."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
@@ -177,7 +179,7 @@ def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
 def best_tile(
     batch: int, channels: int, maps: int, height: int, width: int, kernel: int, stride: int, padding: int
 ) -> int | None:
-    """The tile that needs the fewest products in a step of training; None where none is `WORTHWHILE`.
+    """Return the tile that needs the fewest products in a step of training; None if none is `WORTHWHILE`.
 
     `WORD` and `DIRECT` were measured on one core with AVX-512.
     """
@@ -201,7 +203,7 @@ def best_tile(
 
 
 class _TiledConvolution(torch.autograd.Function):
-    """Maps stand as [h·w, b·c], so that a tile is some rows; spectra of a phase as [r tiles·b c] and [r out in]."""
+    """Maps are [h·w, b·c], so that a tile is some rows; spectra of a phase are [r tiles·b c] and [r out in]."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, stride: int, padding: int, tile: int) -> Tensor:
@@ -256,7 +258,7 @@ class _TiledConvolution(torch.autograd.Function):
 
 
 def _pixels_first(maps: Tensor) -> Tensor:
-    """[b c h w] → [h·w, b·c], one row after another in memory."""
+    """Turn [b c h w] into [h·w, b·c], one row after another in memory."""
     batch, channels, height, width = maps.shape
     if maps.is_contiguous():
         return maps.view(batch * channels, height * width).T.contiguous()
@@ -264,8 +266,86 @@ def _pixels_first(maps: Tensor) -> Tensor:
 
 
 def _pixels_last(flat: Tensor, like: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
-    """What `_pixels_first` made, undone; in memory as `like`."""
+    """Undo `_pixels_first`, with the memory layout of `like`."""
     if like.is_contiguous():
         return flat.T.contiguous().view(len(like), channels, *size)
     maps = flat.view(*size, len(like), channels).permute(2, 3, 0, 1)
     return maps.contiguous(memory_format=torch.channels_last)
+
+
+def gradients_by_matrices_pay(images: Tensor, weight: Tensor, stride: int) -> bool:
+    """Return whether `StridedConvolution` is faster: measured on a core with AMX, for 32 to 512 maps."""
+    asked = images.requires_grad or weight.requires_grad
+    return asked and stride > 1 and weight.numel() >= LARGE and len(images) >= FEWEST
+
+
+class StridedConvolution(torch.autograd.Function):
+    """A `torch.nn.functional.conv2d` of bfloat16 whose gradients are a product of matrices for each tap of the kernel.
+
+    images [b c h w], weight [out c k k], bias [out] or None, stride, padding → [b out rows columns]. The gradient of
+    images is a sum in float32 of products that are rounded to bfloat16: its own rounding error is up to one and a half
+    times PyTorch's. That of the kernel is as near to the exact one as PyTorch's.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+        """Convolve."""
+        ctx.save_for_backward(images, weight)
+        ctx.stride, ctx.padding = stride, padding
+        return torch.nn.functional.conv2d(images, weight, bias, stride, padding)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        """Return the gradients of images, weight and bias for slopes [b out rows columns]."""
+        images, weight = ctx.saved_tensors
+        of_bias = slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        if asks_second_derivative():
+            return *usual_gradients(ctx, slope, images, weight), of_bias, None, None
+        size = slope.shape[-2:]
+        slopes = slope.permute(2, 3, 0, 1).reshape(-1, len(weight))
+        of_images = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_images = _of_images(slopes, size, images, weight, ctx.stride, ctx.padding)
+        if ctx.needs_input_grad[1]:
+            of_weight = _of_weight(slopes, size, images, weight, ctx.stride, ctx.padding)
+        return of_images, of_weight, of_bias, None, None
+
+
+def usual_gradients(ctx: Any, slope: Tensor, images: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return gradients of images and weight by PyTorch's own convolution, which has further derivatives."""
+    asked = [*ctx.needs_input_grad[:2], False]
+    stride, padding = [ctx.stride] * 2, [ctx.padding] * 2
+    of_images, of_weight, _ = torch.ops.aten.convolution_backward(
+        slope, images, weight, None, stride, padding, [1, 1], False, [0, 0], 1, asked
+    )
+    return of_images, of_weight
+
+
+def _of_images(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    """Multiply slopes [rows·columns·b out] by each row of taps, and add them to the places which that row has seen."""
+    (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape
+    taps = weight.permute(2, 0, 3, 1).reshape(kernel, maps, kernel * channels)
+    out = slopes.new_zeros(height + 2 * padding, width + 2 * padding, batch, channels, dtype=torch.float32)
+    for row in range(kernel):
+        pulled = torch.mm(slopes, taps[row]).view(*size, batch, kernel, channels)
+        for column in range(kernel):
+            out[_seen((row, column), size, stride)] += pulled[:, :, :, column]
+    inside = out[padding : padding + height, padding : padding + width]
+    return inside.permute(2, 3, 0, 1).to(images.dtype).contiguous()
+
+
+def _of_weight(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    """Multiply slopes [rows·columns·b out] for each tap by the numbers which that tap has seen [rows·columns·b c]."""
+    maps, channels, kernel, _ = weight.shape
+    padded = torch.nn.functional.pad(images, (padding,) * 4).permute(2, 3, 0, 1).contiguous()
+    out = weight.new_empty(kernel, kernel, maps, channels)
+    for row, column in product(range(kernel), repeat=2):
+        numbers = padded[_seen((row, column), size, stride)].reshape(-1, channels)
+        torch.mm(slopes.T, numbers, out=out[row, column])
+    return out.permute(2, 3, 0, 1).contiguous()
+
+
+def _seen(tap: tuple[int, int], size: torch.Size, stride: int) -> tuple[slice, slice]:
+    """Return rows and columns of the padded images that a tap reads."""
+    rows, columns = (slice(at, at + stride * (n - 1) + 1, stride) for at, n in zip(tap, size, strict=True))
+    return rows, columns

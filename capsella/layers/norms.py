@@ -1,29 +1,30 @@
-"""Normalisation of feature maps by the batch, by groups of channels, or by each image's channels; and of capsules."""
+"""Normalisation of feature maps and capsules, padding of capsules, and initial weights of ordinary layers."""
 
 from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from capsella.errors import check_minimum, unknown_name
-from capsella.types import ScoredCapsules
+from capsella.types import CapsuleLogits, Capsules, check_children
 
 Norm = Literal["batch", "group", "instance"]
 ParentNorm = Literal["batch"]
-GROUP = 16
-"""Channels a group (Wu and He 2018, Table 3), or all where there are fewer."""
+GROUP = 16  # channels per group (Wu and He 2018, Table 3), or all if there are fewer
 
 
 def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
-    """A layer with scale and shift for maps [b channels h w].
+    """Return a normalisation with scale and shift for maps [b channels h w].
 
-    batch: as over all images, by running statistics when it classifies (Ioffe and Szegedy 2015). group: over the pixels
-    of `GROUP` channels of one image (Wu and He 2018). instance: of one channel of one image (Ulyanov et al. 2016).
-    The last two know no other images, so those of another laboratory are normalised by their own statistics.
+    "batch" normalises over all images of a batch, and by running statistics in evaluation (Ioffe and Szegedy 2015),
+    "group" over the pixels of `GROUP` channels of one image (Wu and He 2018), "instance" over one channel of one image
+    (Ulyanov et al. 2016). The last two do not depend on other images, so images of another domain are normalised by
+    their own statistics.
 
     Raises:
-        ValueError: not a `Norm`, `channels` below 1, or no multiple of its groups.
+        ValueError: not a `Norm`, `channels` below 1, or not a multiple of its groups.
     """
     check_minimum(1, channels=channels)
     if kind == "batch":
@@ -39,14 +40,14 @@ def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
 class NormaliseCapsules(nn.Module):
     """Batch normalisation of capsules, by type: of their poses, and of their activations' log-odds.
 
-    Ribeiro, Leontidis, Kollias 2020 (their code): one mean and variance a type, over images, sites and pose elements,
+    Ribeiro, Leontidis, Kollias 2020 (their code): one mean and variance per type, over images, sites and pose elements,
     without scale and shift.
 
-    Shapes: ScoredCapsules(poses [b h w types d], log_odds [b h w types]) → the same.
+    Shapes: CapsuleLogits(poses [b h w types d], log_odds [b h w types]) → the same.
 
     Args:
         types: capsule types.
-        affine: with a scale and a shift a type.
+        affine: learn a scale and a shift per type.
     """
 
     def __init__(self, types: int, affine: bool = False) -> None:
@@ -54,28 +55,27 @@ class NormaliseCapsules(nn.Module):
         self.poses = NormaliseTypes(types, affine=affine)
         self.log_odds = NormaliseTypes(types, affine=affine)
 
-    def forward(self, capsules: ScoredCapsules) -> ScoredCapsules:
+    def forward(self, capsules: CapsuleLogits) -> CapsuleLogits:
         """Normalise both."""
         poses, log_odds = capsules
-        return ScoredCapsules(_by_type(self.poses, poses), _by_type(self.log_odds, log_odds.unsqueeze(4)).squeeze(4))
+        return CapsuleLogits(_by_type(self.poses, poses), _by_type(self.log_odds, log_odds.unsqueeze(4)).squeeze(4))
 
 
 class NormaliseTypes(nn.BatchNorm1d):
-    """Batch normalisation whose running statistics are, after n batches, their mean until n is 1/momentum.
+    """Batch norm whose running statistics are the plain mean over the first 1/momentum batches, then exponential.
 
-    PyTorch's start from a variance of 1, which takes a hundred batches to forget where the true one is 1e-4, as that of
-    log-odds may be: a short training would end in a network that is at chance when it classifies.
+    PyTorch's start from a variance of 1 and take a hundred batches to forget it. Where the true one is 1e-4, as that of
+    log-odds may be, a short training would end in a network that is at chance in evaluation.
 
-    One number a type, of a class capsule of a single image, has no variance, nor has a batch without images: they are
-    normalised by what runs.
-
-    Statistics of half precision are taken in float32: log-odds may differ by less than its steps.
+    A class capsule of a single image has one number per type, without a variance; it is normalised by the running
+    statistics, as is a batch without images. Statistics are taken in float32 or more, since log-odds may differ by less
+    than the steps of half precision.
 
     Shapes: [b types n] → [b types n].
     """
 
     def forward(self, x: Float[Tensor, "b types n"]) -> Float[Tensor, "b types n"]:
-        """In training by the batch's own statistics, else by those that run."""
+        """Normalise by the batch's statistics in training, else by the running ones."""
         mean, variance = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
         kind = torch.promote_types(mean.dtype, torch.float32)
         x = x.to(kind)
@@ -99,3 +99,69 @@ def _by_type(norm: NormaliseTypes, x: Float[Tensor, "b h w c d"]) -> Float[Tenso
     batch, h, w, types, d = x.shape
     normalised = norm(x.permute(0, 3, 1, 2, 4).reshape(batch, types, h * w * d))
     return normalised.reshape(batch, types, h, w, d).permute(0, 2, 3, 1, 4)
+
+
+class PadCapsules(nn.Module):
+    """A border of capsules of activation zero and pose zero, as the zeros of padded convolutions.
+
+    Shapes: Capsules(poses [b h w c d], activations [b h w c]) → the same with h + 2·width rows, w + 2·width columns.
+    """
+
+    def __init__(self, width: int = 1) -> None:
+        super().__init__()
+        check_minimum(1, width=width)
+        self.width = width
+
+    def forward(self, capsules: Capsules) -> Capsules:
+        """Pad the grid."""
+        n = self.width
+        return Capsules(pad(capsules.poses, (0, 0, 0, 0, n, n, n, n)), pad(capsules.activations, (0, 0, n, n, n, n)))
+
+
+class NormalisePoses(nn.Module):
+    """A normalisation of each element of each capsule type's pose, as a feature map; see `norm_layer`.
+
+    Shapes: Capsules(poses [b h w types pose], activations [b h w types]) → the same; activations stay as they are.
+
+    Args:
+        types: capsule types.
+        pose: elements of each.
+        norm: batch, group or instance.
+    """
+
+    def __init__(self, types: int, pose: int, norm: Norm = "batch") -> None:
+        super().__init__()
+        self.types, self.pose = types, pose
+        self.norm = norm_layer(norm, types * pose)
+
+    def forward(self, capsules: Capsules) -> Capsules:
+        """Normalise maps of which channel t·pose + k is element k of type t.
+
+        Raises:
+            ValueError: capsules of other types or pose elements.
+        """
+        check_children(capsules, self.types, self.pose)
+        poses = capsules.poses.to(cast(Tensor, self.norm.weight).dtype)  # a capsule layer returns at least float32
+        maps: Tensor = self.norm(poses.flatten(3).permute(0, 3, 1, 2))
+        return Capsules(maps.permute(0, 2, 3, 1).reshape(capsules.poses.shape), capsules.activations)
+
+
+def he_init_(network: nn.Module) -> None:
+    """Draw the weights of all convolutions and dense layers as He et al. 2015 do for ReLUs, and zero their biases.
+
+    PyTorch's default shrinks the signal by √6 per layer. Capsule layers keep their own initial weights, as do weights
+    on
+    the meta device: drawing those would make PyTorch import its compiler, which takes seconds.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def trunc_normal_init_(layer: nn.Conv2d, sd: float) -> None:
+    """Draw weights from a normal distribution cut at twice `sd`, biases 0.1 (code of Sabour et al. 2017)."""
+    nn.init.trunc_normal_(layer.weight, std=sd, a=-2 * sd, b=2 * sd)
+    if layer.bias is not None:
+        nn.init.constant_(layer.bias, 0.1)

@@ -7,11 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, check_argument, check_minimum
-from capsella.layers.initial_weights import start_truncated
 from capsella.layers.large_kernels import LargeConv2d, convolve_large
-from capsella.layers.norms import NormaliseCapsules, ParentNorm
+from capsella.layers.norms import Norm, NormaliseCapsules, ParentNorm, he_init_, norm_layer, trunc_normal_init_
 from capsella.routing import length, squash, squash_exponential
-from capsella.types import Capsules, ScoredCapsules, at_least_float32
+from capsella.types import CapsuleLogits, Capsules, at_least_float32
 
 
 class PrimaryCapsules(nn.Module):
@@ -21,11 +20,11 @@ class PrimaryCapsules(nn.Module):
     capsule never mixes positions. `activation="relu"` applies a ReLU before the squash (Forslöv 2018, §6.1.1); the
     paper, and the default here, do not.
 
-    `evenly_routed=True` is the layer of the authors' code, of which the paper does not tell: the features are one
+    `evenly_routed=True` is the layer of the authors' code, which the paper does not mention: the features are one
     child, routed once to its `types` parents, so that every vote counts 1/types before the bias is added. A step of the
     optimizer then moves a capsule `types` times less. Without that, the paper's learning rate lengthens all class
-    capsules to 1 within ten steps on pairs of digits, where the squash has no slope. The first
-    weights are the authors' as well.
+    capsules to 1 within ten steps on pairs of digits, where the squash has no slope. The initial weights are the
+    authors' as well.
 
     Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations ‖pose‖ [b h w types]).
     """
@@ -49,13 +48,13 @@ class PrimaryCapsules(nn.Module):
         self.types, self.pose = types, pose
         self.conv: nn.Conv2d = LargeConv2d(in_channels, types * pose, kernel, stride)
         if evenly_routed:
-            start_truncated(self.conv, 0.1)
-        # Saved with the weights, so that those of one kind are not taken for the other's.
+            trunc_normal_init_(self.conv, 0.1)
+        # Saved with the weights, so that weights of one kind are not loaded into the other.
         self.register_buffer("coupling", torch.tensor(1 / types) if evenly_routed else None)
         self.activation = nn.ReLU() if activation == "relu" else nn.Identity()
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
-        """Feature maps to squashed capsules."""
+        """Turn feature maps into squashed capsules."""
         maps = self.activation(self._maps(features))
         # [b (types pose) h w] → [b h w types pose]
         u = squash(at_least_float32(maps).unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
@@ -70,10 +69,11 @@ class PrimaryCapsules(nn.Module):
 
 
 class DepthwisePrimaryCapsules(nn.Module):
-    """One number a feature map, by a depthwise convolution over the whole grid; the numbers are cut into capsules.
+    """A depthwise convolution over the whole grid: one number per feature map, and the numbers are cut into capsules.
 
     Mazzia et al. 2021, section 3.1: 128 maps of 9×9 → 16 types, 8-D, by a depthwise 9×9 kernel. Channel t·pose + k is
-    element k of type t; the capsules are squashed by `squash_exponential`. Its first weights are the authors' (Glorot).
+    element k of type t; the capsules are squashed by `squash_exponential`. Its initial weights are the authors'
+    (Glorot).
 
     Shapes: [b types·pose rows columns] → Capsules(poses [b 1 1 types pose], activations ‖pose‖ [b 1 1 types]).
 
@@ -91,7 +91,7 @@ class DepthwisePrimaryCapsules(nn.Module):
         nn.init.zeros_(cast(Tensor, self.conv.bias))
 
     def forward(self, features: Float[Tensor, "b channels rows columns"]) -> Capsules:
-        """Feature maps to squashed capsules.
+        """Turn feature maps into squashed capsules.
 
         Raises:
             ValueError: maps of another grid, which would give capsules at several places.
@@ -105,7 +105,7 @@ class DepthwisePrimaryCapsules(nn.Module):
 
 
 class MatrixPrimaryCapsules(nn.Module):
-    """Two convolutions in one: poses without an activation function, and one activation a capsule through a sigmoid.
+    """Two convolutions in one: poses without an activation function, and one activation per capsule through a sigmoid.
 
     Hinton et al. 2018, section 4: kernel 1×1, 32 types, 4×4 poses. Channel t·pose + k of the first types·pose channels
     is element k of type t; the last `types` channels are the activations.
@@ -132,8 +132,58 @@ class MatrixPrimaryCapsules(nn.Module):
         self.norm = None if norm is None else NormaliseCapsules(types, affine=True)
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
-        """Feature maps to poses and activations."""
+        """Turn feature maps into poses and activations."""
         maps = at_least_float32(self.conv(features)).permute(0, 2, 3, 1)  # [b h w (types pose | types)]
         poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
-        scored = ScoredCapsules(poses.unflatten(3, (self.types, self.pose)), logits)
-        return (scored if self.norm is None else self.norm(scored)).capsules()
+        capsules = CapsuleLogits(poses.unflatten(3, (self.types, self.pose)), logits)
+        return (capsules if self.norm is None else self.norm(capsules)).capsules()
+
+
+class NormalisedPrimaryCapsules(nn.Module):
+    """`MatrixPrimaryCapsules` with a normalisation in place of the biases (Hahn et al. 2019, their code).
+
+    Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations [b h w types]); zeros around.
+
+    Args:
+        in_channels: feature maps.
+        types: capsule types.
+        pose: pose elements of each.
+        kernel: rows and columns, an odd number; the grid stays as large as the maps.
+        norm: the normalisation of all output channels.
+    """
+
+    def __init__(self, in_channels: int, types: int, pose: int, kernel: int = 3, norm: Norm = "batch") -> None:
+        super().__init__()
+        check_argument(kernel % 2 == 1, "be an odd number", kernel=kernel)
+        self.types, self.pose = types, pose
+        width = types * (pose + 1)
+        conv = nn.Conv2d(in_channels, width, kernel, padding=kernel // 2, bias=False)
+        self.maps = nn.Sequential(conv, norm_layer(norm, width))
+        he_init_(self)
+
+    def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
+        """Turn feature maps into poses and activations."""
+        maps = at_least_float32(self.maps(features)).permute(0, 2, 3, 1)  # [b h w (types pose | types)]
+        poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
+        return Capsules(poses.unflatten(3, (self.types, self.pose)), torch.sigmoid(logits))
+
+
+class LayerNormPrimaryCapsules(nn.Module):
+    """A 1×1 convolution cut into poses, each layer-normalised over its elements (Tsai et al. 2020).
+
+    Scale and shift are shared by all types. There are no activations: all are 1.
+
+    Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations [b h w types]).
+    """
+
+    def __init__(self, in_channels: int, types: int, pose: int) -> None:
+        super().__init__()
+        self.types, self.pose = types, pose
+        self.conv = nn.Conv2d(in_channels, types * pose, 1, bias=False)
+        self.norm = nn.LayerNorm(pose)
+
+    def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
+        """Turn feature maps into normalised poses."""
+        maps = self.conv(features).to(self.norm.weight.dtype).permute(0, 2, 3, 1)  # [b h w (types pose)]
+        poses = self.norm(maps.unflatten(3, (self.types, self.pose)))
+        return Capsules(poses, torch.ones_like(poses[..., 0]))

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from capsella.errors import ArgumentError
-from capsella.layers import CapsuleConv2d, PoseScores, mask_all_but, start_for_relus
+from capsella.layers import CapsuleConv2d, PoseScores, he_init_, mask_all_but
 from capsella.models.base import ImageClassifier
 from capsella.routing import Routing
 from capsella.types import Capsules, Output, at_least_float32
@@ -85,8 +85,8 @@ class CapsuleClassifier(ImageClassifier):
         if not self.logits:
             return self.capsule_layers(children), None
         last = cast(CapsuleConv2d, self.capsule_layers[-1])
-        scored = last.score(self.capsule_layers[:-1](children))
-        return scored.capsules(), scored.log_odds[:, 0, 0]
+        routed = last.route_logits(self.capsule_layers[:-1](children))
+        return routed.capsules(), routed.log_odds[:, 0, 0]
 
     def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         """Return images decoded from the pose of each image's `target` class, with all others masked."""
@@ -115,7 +115,7 @@ class CapsuleClassifier(ImageClassifier):
 class ConvolutionalClassifier(ImageClassifier):
     """A CNN: one network from images to logits; activations are their softmax, or the logistic of each.
 
-    Its weights start by `start_for_relus`. With PyTorch's default, a baseline of six layers does not leave chance on
+    Its weights start by `he_init_`. With PyTorch's default, a baseline of six layers does not leave chance on
     bright images, which would flatter the capsules. With `started=True` they stay as they are.
     """
 
@@ -132,7 +132,7 @@ class ConvolutionalClassifier(ImageClassifier):
         super().__init__(image_size, channels, classes)
         self.network, self.activation = network, activation
         if not started:
-            start_for_relus(network)
+            he_init_(network)
 
     def feature_layers(self) -> nn.Module:
         """Return the layers before the first that has no rows and columns."""

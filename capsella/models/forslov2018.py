@@ -22,8 +22,8 @@ from capsella.layers import (
     PrimaryCapsules,
     StandardiseImages,
     coordinate_addition,
+    he_init_,
     receptive_field_centres,
-    start_for_relus,
 )
 from capsella.models.base import ImageClassifier, grid_after, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
@@ -99,7 +99,7 @@ def init_net(
     prepare = [StandardiseImages() if standardise else nn.Identity(), EnlargeImages(image_size, PUBLISHED_SIZE)]
     last = _convolution(stem_width, front_width, kernel, batch_norm=batch_norm)
     net = nn.Sequential(*prepare, *halvings, *last, _ChannelsFirst())
-    start_for_relus(net)
+    he_init_(net)
     # On a CPU, PyTorch pools 32 maps four times as fast with channels last, and these convolutions are no slower. The
     # wider ones after them are.
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -220,7 +220,7 @@ def _capsnet(
     last = DenseCapsules(grid, 64, 8, len(classes), 96, tied=True, weight_sd=class_weight_sd, routing=routing)
     primary = PrimaryCapsules(INIT_CHANNELS, types=64, pose=8, kernel=9, stride=2, activation="relu")
     if he_primary:
-        start_for_relus(primary)
+        he_init_(primary)
     return CapsuleClassifier(
         backbone=backbone,
         primary=primary,

@@ -16,7 +16,7 @@ from capsella.layers import (
     NormalisePoses,
     PadCapsules,
     PrepareImages,
-    start_for_relus,
+    he_init_,
 )
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.layers.norms import Norm, norm_layer
@@ -65,7 +65,7 @@ def hahn2019_resnet20(
     grid = grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
     strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
     backbone = _resnet20(channels, width, norm)
-    start_for_relus(backbone)
+    he_init_(backbone)
     return CapsuleClassifier(
         backbone=backbone,
         **_capsules(4 * width, grid, strides, types, pose, len(classes), routing, norm),
@@ -111,7 +111,7 @@ def hahn2019_convnet(
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
     backbone = nn.Sequential(prepare, *_convolutions(channels, width, norm))
-    start_for_relus(backbone)
+    he_init_(backbone)
     return CapsuleClassifier(
         backbone=backbone,
         **_capsules(8 * width, grid, (1,) * (layers - 1), types, pose, len(classes), routing, norm),

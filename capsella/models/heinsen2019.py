@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.layers import CapsuleConv2d, DenseCapsules
-from capsella.layers.coordinates import CoordinateChannels
+from capsella.layers.images import CoordinateChannels
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.hinton2018 import SMALLNORB
 from capsella.routing import HeinsenRouting, LogisticRouting, Routing
-from capsella.types import Capsules, ScoredCapsules, at_least_float32
+from capsella.types import CapsuleLogits, Capsules, at_least_float32
 
 POSE, WIDTH, PARTS = 16, 64, 64
 STRIDES = (1, 2, 1, 2, 1, 2)
@@ -84,7 +84,7 @@ class PartCapsules(nn.Module):
         """Compute capsules from feature maps."""
         scores = at_least_float32(self.scores(features)).flatten(2).transpose(1, 2)  # [b positions types]
         poses = at_least_float32(self.poses(features)).flatten(2).transpose(1, 2).unflatten(2, (self.types, self.pose))
-        return ScoredCapsules(poses.unsqueeze(3), scores.unsqueeze(3)).capsules()
+        return CapsuleLogits(poses.unsqueeze(3), scores.unsqueeze(3)).capsules()
 
 
 def _backbone(image_size: tuple[int, int], channels: int) -> nn.Sequential:

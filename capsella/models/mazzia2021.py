@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from capsella.errors import check_minimum
-from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, start_for_relus
+from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, he_init_
 from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
@@ -73,7 +73,7 @@ def mazzia2021_efficient_capsnet(
 
 def _decoder(classes: int, image: tuple[int, int, int], width: int) -> DenseDecoder:
     decoder = DenseDecoder(classes, CLASS_POSE, image, hidden=(width // 2, width))
-    start_for_relus(decoder)
+    he_init_(decoder)
     return decoder
 
 
@@ -85,7 +85,7 @@ def _backbone(channels: int, strides: tuple[int, ...], norm: Norm) -> nn.Sequent
         layers += [nn.Conv2d(channels, width, kernel, stride), nn.ReLU(), norm_layer(norm, width, eps=1e-3)]
         channels = width
     backbone = nn.Sequential(*layers)
-    start_for_relus(backbone)
+    he_init_(backbone)
     # On a CPU these convolutions learn a fifth faster with channels last, and classify batches a tenth to a quarter
     # faster.
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -21,7 +21,7 @@ from capsella.layers import (
     PoseScores,
     PrepareImages,
     PrimaryCapsules,
-    start_for_relus,
+    he_init_,
 )
 from capsella.layers.norms import ParentNorm
 from capsella.models.base import ImageClassifier, count_parameters, grid_after, register_model, register_variant
@@ -99,7 +99,7 @@ def league_capsnet(
             channels=channels,
             classes=classes,
         )
-        start_for_relus(model.backbone)
+        he_init_(model.backbone)
         if kind == "lengths":
             _scale_votes(model)
         return model
@@ -151,7 +151,7 @@ def league_cluster(
             channels=channels,
             classes=classes,
         )
-        start_for_relus(model.backbone)
+        he_init_(model.backbone)
         return model
 
     return _with_parameters(build, parameters, width)

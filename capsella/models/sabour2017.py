@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from capsella.errors import check_minimum
-from capsella.layers import DenseCapsules, DenseDecoder, LargeConv2d, PrimaryCapsules, start_truncated
+from capsella.layers import DenseCapsules, DenseDecoder, LargeConv2d, PrimaryCapsules, trunc_normal_init_
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
@@ -50,7 +50,7 @@ def sabour2017_capsnet(
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
     conv = LargeConv2d(channels, 256, 9)
     if evenly_routed:
-        start_truncated(conv, 0.05)
+        trunc_normal_init_(conv, 0.05)
     return CapsuleClassifier(
         backbone=nn.Sequential(conv, nn.ReLU()),
         primary=PrimaryCapsules(256, primary_types, 8, 9, 2, activation, evenly_routed=evenly_routed),

@@ -218,7 +218,7 @@ def _distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace) ->
     """
     if trace.distances:
         return vote_distances(trace)
-    V = capsule_votes(layer.conv_of(children))[0]  # [n i j d]
+    V = capsule_votes(layer.routing_inputs(children))[0]  # [n i j d]
     distances = []
     for couplings in trace.couplings:
         weights = couplings / couplings.sum(1, keepdim=True).clamp(min=1e-12)

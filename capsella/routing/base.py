@@ -1,32 +1,35 @@
-"""What a routing method is to a capsule layer: options, the parameters it learns, and two entry points."""
+"""A routing method as a capsule layer sees it: options, the parameters it learns, and two entry points."""
 
 import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import check_types, unknown_name
-from capsella.routing.convolution import CapsuleConv, capsule_votes
-from capsella.routing.parts import in_parts
-from capsella.routing.recording import is_recording, record_routed, traces_kept
-from capsella.types import Capsules, ScoredCapsules
+from capsella.errors import check_argument, check_types, unknown_name
+from capsella.routing.backends import Backend, choose_layer_backend
+from capsella.routing.convolution import RoutingInputs, capsule_votes
+from capsella.routing.functional import checkpointed_in_chunks
+from capsella.routing.recording import is_recording, record_routed, trace_count
+from capsella.routing.votes import DenseVotes, FusedVotes
+from capsella.types import CapsuleLogits, Capsules
 
+# lengths: of the parents' squashed poses. log-odds: their logistic function, as of a `LogisticRouting`. shares: of the
+# children, by their poses and not by votes; they sum to 1 over the parents. none: all are 1.
 ActivationKind = Literal["lengths", "log-odds", "shares", "none"]
-"""lengths: of the parents' squashed poses. log-odds: their logistic function, as of a `LogisticRouting`. shares: of the
-children, by their poses and not by votes; they sum to 1 over the parents. none: all are 1."""
 
 
 class Routed(NamedTuple):
     """The result of routing one set of votes.
 
-    poses: [b j d], the parents' poses.
-    activations: [b j], in [0, 1].
-    couplings: [b i j] of the last iteration; how much of child i went to parent j.
+    Attributes:
+        poses: [b j d], the parents' poses.
+        activations: [b j], in [0, 1].
+        couplings: [b i j] of the last iteration; how much of child i went to parent j.
     """
 
     poses: Float[Tensor, "b j d"]
@@ -34,27 +37,21 @@ class Routed(NamedTuple):
     couplings: Float[Tensor, "b i j"]
 
 
-class Scored(NamedTuple):
-    """As `Routed`, before the logistic function.
+class RoutedLogits(NamedTuple):
+    """A `Routed` before the logistic function.
 
-    poses: [b j d], the parents' poses.
-    log_odds: [b j], ln a/(1 − a) of their activations a.
-    couplings: [b i j] of the last iteration.
+    Attributes:
+        poses: [b j d], the parents' poses.
+        log_odds: [b j], ln a/(1 − a) of their activations a.
+        couplings: [b i j] of the last iteration.
     """
 
     poses: Float[Tensor, "b j d"]
     log_odds: Float[Tensor, "b j"]
     couplings: Float[Tensor, "b i j"]
 
-    @classmethod
-    def of_images(cls, images: Sequence[tuple[Tensor, Tensor, Tensor]], votes: Float[Tensor, "b i j d"]) -> "Scored":
-        """Of the same for each image, [j d], [j] and [i j], of which there may be none."""
-        if images:
-            return cls(*(torch.stack(parts) for parts in zip(*images, strict=True)))
-        return cls(votes[:, 0], votes[:, 0, :, 0], votes[..., 0])
-
     def routed(self) -> Routed:
-        """With the activations."""
+        """Return the result with activations."""
         return Routed(self.poses, self.log_odds.sigmoid(), self.couplings)
 
 
@@ -64,15 +61,12 @@ class Routing(ABC):
 
     name: ClassVar[str]
     compares_poses: ClassVar[bool] = False
-    """Whether votes are weighed by their distance from the parent's pose, not by their direction: square weights of
-    layers then start near the identity."""
-
+    """Votes are weighed by their distance from the parent's pose, not by their direction. Square weights of layers then
+    start near the identity."""
     fused: ClassVar[tuple[str, ...]] = ()
-    """Its fused backends, which hold no votes: "native", "triton", or none. Where there is one, an option `backend`
-    chooses."""
-
+    """Backends that hold no votes, "native" or "triton". Where there is one, an option `backend` chooses."""
     activation_kind: ClassVar[ActivationKind] = "lengths"
-    """What its activations are, by which networks choose the layers around it."""
+    """The kind of its activations, by which networks choose the layers around it."""
 
     @property
     def has_activations(self) -> bool:
@@ -80,15 +74,18 @@ class Routing(ABC):
         return self.activation_kind != "none"
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """Name and shape of what a layer must learn for it, beside its weights.
+        """Return name and shape of the parameters that a layer must learn for it, beside its weights.
 
-        `types`: parent types; `pose`: a parent's pose elements; `children`: all those in a window; `child_pose`: a
-        child's pose elements.
+        Args:
+            types: parent types.
+            pose: a parent's pose elements.
+            children: all children in a window.
+            child_pose: a child's pose elements.
         """
         return {}
 
-    def first_parameters(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, Tensor]:
-        """What training starts from, for each of `parameter_shapes`: zeros, if nothing else is said."""
+    def init_parameters(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, Tensor]:
+        """Return initial values for each of `parameter_shapes`; zeros by default."""
         shapes = self.parameter_shapes(types, pose, children, child_pose)
         return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
@@ -96,27 +93,32 @@ class Routing(ABC):
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
         """Route `votes` of children with `activations` to their parents.
 
-        A large batch comes in parts of some images, and is routed again in the backward pass. So each image is routed
-        by itself, and nothing is counted or kept from call to call; random numbers may be drawn.
+        A large batch comes in chunks of some images, and is routed again in the backward pass. So each image must be
+        routed by itself and nothing counted from call to call; random numbers may be drawn.
         """
 
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+    def route_inputs(self, inputs: RoutingInputs, **parameters: Tensor) -> Routed:
+        """Route the votes of some images, made and stored for all their windows."""
+        return self.route(*capsule_votes(inputs), **parameters)
+
+    def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
         """Route every window of the grid to the parents at its site; the types there compete for its children.
 
-        Returns poses [b h' w' c_out d] and activations [b h' w' c_out].
+        Returns:
+            Poses [b h' w' c_out d] and activations [b h' w' c_out].
         """
 
         def route(children: Capsules) -> Capsules:
-            part, before = conv.of(children), traces_kept()
-            routed = self.route(*capsule_votes(part), **parameters)
+            chunk, before = inputs.with_children(children), trace_count()
+            routed = self.route_inputs(chunk, **parameters)
             if is_recording():
                 record_routed(self.name, before, routed.couplings, routed.poses, routed.activations)
-            return part.parents(routed.poses, routed.activations)
+            return chunk.parents(routed.poses, routed.activations)
 
-        return in_parts(route, Capsules(conv.poses, conv.activations), conv.sizes.votes_of_an_image)
+        return checkpointed_in_chunks(route, Capsules(inputs.poses, inputs.activations), inputs.shape.votes_per_image)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready options with the registered name; `routing_from_dict` reads them back."""
+        """Return JSON-ready options with the registered name; `routing_from_dict` reads them back."""
         return {"name": self.name, **dataclasses.asdict(self)}
 
 
@@ -127,49 +129,76 @@ class LogisticRouting(Routing):
     activation_kind: ClassVar[ActivationKind] = "log-odds"
 
     @abstractmethod
-    def once(self) -> "LogisticRouting":
-        """The same with even couplings that stay so: what the votes say when every child counts alike."""
+    def with_uniform_couplings(self) -> "LogisticRouting":
+        """Return the routing with uniform couplings that stay so: every child counts alike."""
 
     @abstractmethod
-    def score(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Scored:
-        """As `route`, with log-odds."""
+    def route_logits(
+        self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor
+    ) -> RoutedLogits:
+        """Route as `route` does, but return log-odds."""
 
-    def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
-        """As `capsule_conv`, with log-odds [b h' w' c_out].
+    def route_window_logits(self, inputs: RoutingInputs, **parameters: Tensor) -> CapsuleLogits:
+        """Route as `route_windows` does, but return log-odds [b h' w' c_out].
 
         Raises:
-            ValueError: a backend that gives activations alone was asked for.
+            ValueError: the backend that was asked for gives activations alone.
         """
-        before = traces_kept()
-        scored = self.score(*capsule_votes(conv), **parameters)
+        before = trace_count()
+        routed = self.route_logits(*capsule_votes(inputs), **parameters)
         if is_recording():
-            record_routed(self.name, before, scored.couplings, scored.poses, scored.log_odds.sigmoid())
-        return conv.scored_parents(scored.poses, scored.log_odds)
+            record_routed(self.name, before, routed.couplings, routed.poses, routed.log_odds.sigmoid())
+        return inputs.parent_logits(routed.poses, routed.log_odds)
 
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
         """See `Routing`."""
-        return self.score(votes, activations, **parameters).routed()
+        return self.route_logits(votes, activations, **parameters).routed()
 
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+    def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
         """See `Routing`."""
-        return self.score_conv(conv, **parameters).capsules()
+        return self.route_window_logits(inputs, **parameters).capsules()
+
+
+class ProductRouting(Routing):
+    """A routing that needs sums of votes and agreements alone: by C++ kernels on a CPU, else dense votes in chunks."""
+
+    fused: ClassVar[tuple[str, ...]] = ("native",)
+    backend: Backend
+
+    @abstractmethod
+    def route_votes(self, votes: DenseVotes | FusedVotes, inputs: RoutingInputs, **parameters: Tensor) -> Routed:
+        """Route the votes of all windows of a layer."""
+
+    def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
+        """See `Routing`."""
+        backend = self.backend_for(inputs)
+        if backend == "native":
+            routed = self.route_votes(FusedVotes(inputs), inputs, **parameters)
+            return inputs.parents(routed.poses, routed.activations)
+        chosen = cast(Routing, dataclasses.replace(cast(Any, self), backend=backend))
+        return Routing.route_windows(chosen, inputs, **parameters)
+
+    def backend_for(self, inputs: RoutingInputs) -> Backend:
+        """Return the backend that runs for a layer; see `choose_layer_backend`."""
+        slower = f"{self.name.replace('_', '-')} routing runs in PyTorch, three to ten times slower"
+        return choose_layer_backend(self.backend, self.fused, inputs, slower)
 
 
 ROUTINGS: dict[str, type[Routing]] = {}
 
 
 def register_routing(routing: type[Routing]) -> type[Routing]:
-    """Make a routing method known by its `name`."""
+    """Register a routing method under its `name`."""
     ROUTINGS[routing.name] = routing
     return routing
 
 
 def routing_from_dict(options: dict[str, Any]) -> Routing:
-    """The routing that `Routing.to_dict` wrote.
+    """Return the routing that `Routing.to_dict` wrote.
 
     Raises:
-        ValueError: the name is not registered (suggests the nearest), an option is not one of that routing's, or of
-            another type.
+        ArgumentError: the name is not registered (suggests the nearest), or an option is not one of that routing's or
+            has another type.
     """
     rest = {option: _tuples(value) for option, value in options.items()}
     name = rest.pop("name", None)
@@ -184,21 +213,27 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has lists where options are tuples, since a routing is compared and hashed."""
+    """Turn lists of JSON into tuples, because a routing is compared and hashed."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def check_saved(routing: Routing) -> None:
-    """What is saved of the routing brings it back.
+    """Check that a routing can be read back from its saved options.
 
     Raises:
-        ValueError: it is not registered, or JSON has no such options.
+        ArgumentError: it is not registered, or JSON cannot hold its options.
     """
-    if ROUTINGS.get(getattr(routing, "name", "")) is not type(routing):
-        raise ValueError(f"routing: must be registered, by @register_routing, to be saved; got {routing}")
+    registered = ROUTINGS.get(getattr(routing, "name", "")) is type(routing)
+    check_argument(registered, "be registered, by @register_routing, to be saved", routing=routing)
     try:
         same = routing_from_dict(json.loads(json.dumps(routing.to_dict()))) == routing
-    except TypeError:  # not for JSON
+    except TypeError:  # JSON has no such type
         same = False
-    if not same:
-        raise ValueError(f"routing: must have options of numbers, words, or tuples of them, to be saved; got {routing}")
+    check_argument(same, "have options of numbers, words, or tuples of them, to be saved", routing=routing)
+
+
+def stack_images(images: Sequence[tuple[Tensor, Tensor, Tensor]], votes: Float[Tensor, "b i j d"]) -> RoutedLogits:
+    """Stack the results [j d], [j] and [i j] of each image, of which there may be none."""
+    if images:
+        return RoutedLogits(*(torch.stack(parts) for parts in zip(*images, strict=True)))
+    return RoutedLogits(votes[:, 0], votes[:, 0, :, 0], votes[..., 0])

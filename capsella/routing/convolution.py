@@ -13,17 +13,20 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from capsella.errors import ArgumentError, check_argument
-from capsella.routing.checks import check_shape
-from capsella.types import Capsules, ScoredCapsules
+from capsella.routing.functional import check_shape
+from capsella.types import CapsuleLogits, Capsules
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Which children stand in which parent's window, and how a weight acts on a pose.
+    """The children in each parent's window, and the way in which a weight acts on a pose.
 
-    kernel: rows and columns of the window. stride: rows and columns between windows. tied: one weight for the window.
-    matrix: poses are n×n matrices M, row by row, and a vote is the matrix product M·W with W n×n (Hinton et al. 2018);
-        otherwise they are vectors u and a vote is u·W with W p×d.
+    Attributes:
+        kernel: rows and columns of the window.
+        stride: rows and columns between windows.
+        tied: one weight serves all positions of the window.
+        matrix: poses are n×n matrices M, row by row, and a vote is the matrix product M·W with W n×n (Hinton et al.
+            2018); otherwise they are vectors u and a vote is u·W with W p×d.
     """
 
     kernel: tuple[int, int]
@@ -36,7 +39,7 @@ class Geometry:
             check_argument(len(value) == 2 and min(value) >= 1, "be two numbers of at least 1", **{argument: value})
 
     def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of parents for a grid of children of this size, without padding."""
+        """Return the rows and columns of parents for a grid of children of this size, without padding."""
         if size[0] < self.kernel[0] or size[1] < self.kernel[1]:
             raise ValueError(
                 f"capsule grid: must be at least the kernel, {self.kernel[0]}×{self.kernel[1]}, got {size[0]}×{size[1]}"
@@ -46,14 +49,14 @@ class Geometry:
 
     @property
     def weight_window(self) -> tuple[int, int]:
-        """The two leading axes of the weight: the kernel, or 1 × 1 where tied."""
+        """The two leading axes of the weight: the kernel, or 1 × 1 if tied."""
         return (1, 1) if self.tied else self.kernel
 
     def weight_shape(self, c_in: int, p: int, c_out: int, d: int) -> tuple[int, ...]:
-        """[kh kw c_in c_out p d] for vector poses, [kh kw c_in c_out n n] for matrix poses of p = d = n² elements.
+        """Return [kh kw c_in c_out p d] for vector poses, [kh kw c_in c_out n n] for matrix poses, p = d = n².
 
         Raises:
-            ValueError: matrix poses that are not square, or not alike in children and parents.
+            ValueError: matrix poses are not square, or differ between children and parents.
         """
         if not self.matrix:
             return (*self.weight_window, c_in, c_out, p, d)
@@ -67,7 +70,7 @@ class Geometry:
 
 
 def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry) -> Tensor:
-    """A view of the children in every window: [b h' w' kh kw c *rest], nothing copied."""
+    """Return a view of the children in every window: [b h' w' kh kw c *rest], nothing copied."""
     windows = children
     for axis in (0, 1):
         windows = windows.unfold(1 + axis, geometry.kernel[axis], geometry.stride[axis])
@@ -75,10 +78,10 @@ def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry
     return windows.movedim((-2, -1), (3, 4))
 
 
-class ConvSizes(NamedTuple):
-    """The numbers of a capsule convolution, under the names of `Conv` in csrc/kernels.h; letters as in README.md.
+class RoutingShape(NamedTuple):
+    """The sizes of a capsule convolution, under the names of `Conv` in csrc/kernels.h; letters as in README.md.
 
-    All are integers, `tied` too (1 or 0), since an operator of PyTorch takes a list of one type.
+    All are integers, `tied` too (1 or 0), because an operator of PyTorch takes a list of one type.
     """
 
     batch: int
@@ -99,7 +102,7 @@ class ConvSizes(NamedTuple):
 
     @property
     def grid(self) -> tuple[int, int, int, int]:
-        """(b, h', w', c_out): the shape of the parents' activations."""
+        """The shape of the parents' activations: (b, h', w', c_out)."""
         return self.batch, self.rows, self.columns, self.c_out
 
     @property
@@ -123,21 +126,22 @@ class ConvSizes(NamedTuple):
         return self.r * self.e
 
     @property
-    def votes_of_an_image(self) -> int:
-        """Elements of all votes of all windows of one image."""
+    def votes_per_image(self) -> int:
+        """Elements of the votes of all windows of one image."""
         return self.rows * self.columns * self.i * self.c_out * self.d
 
 
 @dataclass(frozen=True, eq=False)
-class CapsuleConv:
-    """One capsule convolution: its children, what makes their votes, and where they stand; fits together or raises.
+class RoutingInputs:
+    """The inputs of one routed layer: its children, the weights that make their votes, and the geometry of both.
 
-    poses, activations: the children's. weight: one W [q e] for each child and parent type at each place of the window,
-    of the shape `Geometry.weight_shape` gives. vote_offset: added to the votes of all children at a grid position,
-    after W (coordinate addition).
+    Attributes:
+        poses, activations: the children's.
+        weight: one W [q e] for each child and parent type at each place of the window; see `Geometry.weight_shape`.
+        vote_offset: added to the votes of all children at a grid position, after W (coordinate addition).
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: the shapes do not fit together.
     """
 
     poses: Float[Tensor, "b h w c_in p"]
@@ -147,11 +151,10 @@ class CapsuleConv:
     vote_offset: Float[Tensor, "h w d"] | None = None
 
     def __post_init__(self) -> None:
-        if self.poses.ndim != 5:
-            raise ValueError(f"poses: must have the five axes [b h w c_in p], got shape {tuple(self.poses.shape)}")
-        if self.weight.ndim != 6:
-            shape = tuple(self.weight.shape)
-            raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {shape}")
+        check_argument(self.poses.ndim == 5, "have the five axes [b h w c_in p]", poses=tuple(self.poses.shape))
+        check_argument(
+            self.weight.ndim == 6, "have the six axes [kh kw c_in c_out p d]", weight=tuple(self.weight.shape)
+        )
         if min(*self.poses.shape[1:], *self.weight.shape) < 1:
             shapes = f"poses {tuple(self.poses.shape)} and weight {tuple(self.weight.shape)}"
             raise ArgumentError("shapes", "have no axis of 0 but that of the images", shapes)
@@ -165,61 +168,67 @@ class CapsuleConv:
             check_shape("vote_offset", self.vote_offset, (*grid[1:], d), "[h w d]")
 
     @property
-    def sizes(self) -> ConvSizes:
-        """How many there are of everything."""
+    def shape(self) -> RoutingShape:
+        """The sizes of all axes."""
         batch, height, width, c_in, p = self.poses.shape
         c_out, q, e = self.weight.shape[3:]
         g = self.geometry
-        return ConvSizes(
+        return RoutingShape(
             batch, height, width, c_in, *g.grid((height, width)), c_out, *g.kernel, *g.stride, p // q, q, e, int(g.tied)
         )
 
-    def of(self, children: Capsules) -> "CapsuleConv":
-        """The same for other children, as those of some of its images."""
+    def with_children(self, children: Capsules) -> "RoutingInputs":
+        """Return the same for other children, e.g. those of some of the images."""
         return replace(self, poses=children.poses, activations=children.activations)
 
     def parents(self, poses: Tensor, activations: Tensor) -> Capsules:
-        """Poses [n j d] and activations [n j] of all windows on their grid: [b h' w' c_out d] and [b h' w' c_out]."""
-        return Capsules(poses.reshape(*self.sizes.grid, self.sizes.d), activations.reshape(self.sizes.grid))
+        """Put poses [n j d] and activations [n j] of all windows on their grid [b h' w' c_out]."""
+        return Capsules(poses.reshape(*self.shape.grid, self.shape.d), activations.reshape(self.shape.grid))
 
-    def scored_parents(self, poses: Tensor, log_odds: Tensor) -> ScoredCapsules:
-        """As `parents`, for log-odds [n j]."""
-        return ScoredCapsules(*self.parents(poses, log_odds))
+    def parent_logits(self, poses: Tensor, log_odds: Tensor) -> CapsuleLogits:
+        """Put poses [n j d] and log-odds [n j] of all windows on their grid, as `parents` does."""
+        return CapsuleLogits(*self.parents(poses, log_odds))
 
 
-def bfloat16_factors(conv: CapsuleConv) -> CapsuleConv:
-    """The same with poses and weight rounded to bfloat16, to the nearest and of two to the even one, in their own type.
+def bfloat16_factors(inputs: RoutingInputs) -> RoutingInputs:
+    """Round poses and weight to bfloat16, to the nearest even number, but keep their type.
 
     Votes are then products of bfloat16 numbers, summed in that type. Gradients are those of the rounded values.
     """
-    return replace(conv, poses=_rounded(conv.poses), weight=_rounded(conv.weight))
+    return replace(inputs, poses=_rounded(inputs.poses), weight=_rounded(inputs.weight))
 
 
 def _rounded(x: Tensor) -> Tensor:
-    # The difference is exact, and so is this sum; not by a cast there and back, which would round the gradient too.
+    # The difference and this sum are exact. A cast there and back would round the gradient, too.
     return x + (x.detach().bfloat16().to(x.dtype) - x.detach())
 
 
-def slot_positions(conv: CapsuleConv) -> Int[Tensor, "sites k"]:
-    """Where the child in each slot of each window of an image stands: its row · w + column in the grid."""
-    sizes = conv.sizes
-    positions = torch.arange(sizes.height * sizes.width, device=conv.poses.device)
-    windows = gather_windows(positions.reshape(1, sizes.height, sizes.width, 1), conv.geometry)
-    return windows.reshape(sizes.rows * sizes.columns, sizes.k)
+def slot_positions(inputs: RoutingInputs) -> Int[Tensor, "sites k"]:
+    """Return the position of the child in each slot of each window of an image: its row · w + column in the grid."""
+    shape = inputs.shape
+    positions = torch.arange(shape.height * shape.width, device=inputs.poses.device)
+    windows = gather_windows(positions.reshape(1, shape.height, shape.width, 1), inputs.geometry)
+    return windows.reshape(shape.rows * shape.columns, shape.k)
 
 
-def capsule_votes(conv: CapsuleConv) -> tuple[Float[Tensor, "n i j d"], Float[Tensor, "n i"]]:
-    """The votes û = u·W, or M·W, of every window's children, with their offset; and the children's activations."""
-    sizes, geometry = conv.sizes, conv.geometry
-    n, i, c_out, r, q, e = sizes.n, sizes.i, sizes.c_out, sizes.r, sizes.q, sizes.e
-    u = gather_windows(conv.poses, geometry).reshape(n, i, r * q)
-    W = conv.weight.reshape(-1, sizes.c_in, c_out, q, e).expand(sizes.k, -1, -1, -1, -1)
+def by_window(inputs: RoutingInputs, per_child: Shaped[Tensor, "b h w c *rest"]) -> Tensor:
+    """Return what belongs to every child, e.g. its activation, by windows: [n i *rest]."""
+    windows = gather_windows(per_child, inputs.geometry)
+    return windows.reshape(inputs.shape.n, inputs.shape.i, *per_child.shape[4:])
+
+
+def capsule_votes(inputs: RoutingInputs) -> tuple[Float[Tensor, "n i j d"], Float[Tensor, "n i"]]:
+    """Return the votes û = u·W, or M·W, of every window's children, with offsets; and the children's activations."""
+    shape, geometry = inputs.shape, inputs.geometry
+    n, i, c_out, r, q, e = shape.n, shape.i, shape.c_out, shape.r, shape.q, shape.e
+    u = gather_windows(inputs.poses, geometry).reshape(n, i, r * q)
+    W = inputs.weight.reshape(-1, shape.c_in, c_out, q, e).expand(shape.k, -1, -1, -1, -1)
     # One matrix product per child: [i (n r) q] × [i q (j e)].
     W = W.transpose(2, 3).reshape(i, q, c_out * e)
     votes = (u.transpose(0, 1).reshape(i, n * r, q) @ W).reshape(i, n, r, c_out, e)
     # Stored as [n j i d]: the sums over children that every routing makes then read memory in order.
     votes = votes.permute(1, 3, 0, 2, 4).reshape(n, c_out, i, r * e)
-    if conv.vote_offset is not None:
-        offset = conv.vote_offset[None, :, :, None].expand(sizes.batch, -1, -1, sizes.c_in, -1)
+    if inputs.vote_offset is not None:
+        offset = inputs.vote_offset[None, :, :, None].expand(shape.batch, -1, -1, shape.c_in, -1)
         votes = votes + gather_windows(offset, geometry).reshape(-1, 1, i, r * e)
-    return votes.transpose(1, 2), gather_windows(conv.activations, geometry).reshape(n, i)
+    return votes.transpose(1, 2), by_window(inputs, inputs.activations)

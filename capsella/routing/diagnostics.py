@@ -1,7 +1,6 @@
-"""Does the routing route? How spread the couplings are, and how many capsules never wake.
+"""Coupling entropy and dead capsules, which show whether the routing of a network routes.
 
-In deep capsule stacks routing can turn static and capsules starve (Mitterreiter et al. 2023): these two numbers
-show it.
+In deep capsule stacks routing can turn static and capsules starve (Mitterreiter et al. 2023).
 """
 
 import math
@@ -12,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import ArgumentError
+from capsella.errors import ArgumentError, check_argument
 from capsella.routing.base import ROUTINGS
 from capsella.routing.recording import RoutingTrace
 
@@ -22,12 +21,14 @@ DEAD_BELOW = 0.1
 
 @dataclass(frozen=True)
 class LayerDiagnostics:
-    """One routed layer, over a set of images.
+    """Diagnostics of one routed layer over a set of images.
 
-    name: its place in the network and its routing method. parents: parent capsule types that compete.
-    entropy: per iteration, mean normalised coupling entropy in [0, 1].
-    dead_share: share of parent types that stay less active than `DEAD_BELOW` on every image and at every position; of
-        self-routing, whose activations sum to 1 over the types, than a tenth of an even share.
+    Attributes:
+        name: its place in the network and its routing method.
+        parents: number of parent capsule types that compete.
+        entropy: per iteration, mean normalised coupling entropy in [0, 1].
+        dead_share: share of parent types that stay less active than `DEAD_BELOW` on every image and at every position;
+            for self-routing, whose activations sum to 1 over the types, than a tenth of a uniform share.
     """
 
     name: str
@@ -37,59 +38,59 @@ class LayerDiagnostics:
 
 
 def coupling_entropy(couplings: Float[Tensor, "b i j"]) -> Float[Tensor, "b i"]:
-    """Entropy of each child's couplings over its j parents, divided by ln j.
+    """Return the entropy of each child's couplings over its j parents, divided by ln j.
 
-    1 means spread evenly (nothing routed), 0 that all goes to one parent. Couplings that sum to less than one (leaky
-    routing, or a child for which other positions compete too) are first divided by their sum; a child that gives
-    nothing to any parent counts as 0. Couplings that are not numbers have an entropy that is none.
+    1 means uniform couplings (nothing routed), 0 that all goes to one parent. Couplings that sum to less than one
+    (leaky routing, or a child for which other positions compete too) are first divided by their sum; a child that
+    gives nothing to any parent counts as 0. Couplings of NaN have an entropy of NaN.
 
     Raises:
-        ValueError: not three axes, fewer than two parents, a negative coupling.
+        ArgumentError: not three axes, fewer than two parents, or a negative coupling.
     """
-    if couplings.ndim != 3 or couplings.shape[2] < 2:
-        raise ValueError(f"couplings: must be [b i j] with at least 2 parents j, got shape {tuple(couplings.shape)}")
+    shape = tuple(couplings.shape)
+    check_argument(len(shape) == 3 and shape[2] > 1, "be [b i j] with at least 2 parents j", couplings=shape)
     if (couplings < 0).any():
-        raise ArgumentError(
-            "couplings", "not be negative", couplings.min().item(), shown=f"{couplings.min().item():.3g}"
-        )
-    given = couplings.sum(2, keepdim=True)
-    shares = torch.where(given == 0, 0, couplings / given)
-    return torch.special.entr(shares).sum(2) / math.log(couplings.shape[2])
+        least = couplings.min().item()
+        raise ArgumentError("couplings", "not be negative", least, shown=f"{least:.3g}")
+    total = couplings.sum(2, keepdim=True)
+    shares = torch.where(total == 0, 0, couplings / total)
+    return torch.special.entr(shares).sum(2) / math.log(shape[2])
 
 
 def dead_share(activations: Float[Tensor, "n c"], threshold: float = DEAD_BELOW) -> float:
-    """Share of the c capsule types whose activation stays below `threshold` in all n rows (images, or their positions).
+    """Return the share of the c capsule types whose activation stays below `threshold` in all n rows.
 
-    Not-a-number where an activation is.
+    Rows are images, or their positions. The share is NaN where an activation is.
 
     Raises:
-        ValueError: not two axes, or no rows or types.
+        ArgumentError: not two axes, or no rows or types.
     """
-    if activations.ndim != 2 or 0 in activations.shape:
-        raise ValueError(f"activations: must be [n c], at least one of each, got shape {tuple(activations.shape)}")
+    shape = tuple(activations.shape)
+    check_argument(len(shape) == 2 and 0 not in shape, "be [n c], at least one of each", activations=shape)
     largest = activations.amax(0)
     return float("nan") if largest.isnan().any() else (largest < threshold).double().mean().item()
 
 
 def diagnose(recorded: Iterable[Sequence[RoutingTrace]]) -> list[LayerDiagnostics]:
-    """Coupling entropy and dead capsules of every routed layer with at least two parents.
+    """Return coupling entropy and dead capsules of every routed layer with at least two parents.
 
-    `recorded`: what `record()` collected for each batch of images, taken one at a time, so that a generator need not
-    hold the couplings of more than one.
+    Args:
+        recorded: the traces that `record()` collected for each batch of images. They are taken one at a time, so that
+            a generator need not hold the couplings of more than one batch.
 
     Returns:
-        One entry a routed layer, in the order of the forward pass; none for a model without routing.
+        One entry per routed layer, in the order of the forward pass; none for a model without routing.
     """
     batches = [
         [_summary(index, trace) for index, trace in enumerate(traces, 1) if trace.couplings[-1].shape[2] > 1]
         for traces in recorded
     ]
-    return [_merge(parts) for parts in zip(*batches, strict=True)]
+    return [_merge(summaries) for summaries in zip(*batches, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Summary:
-    """What one batch leaves behind, so that no couplings need to be kept."""
+    """One layer and batch without its couplings."""
 
     name: str
     routing: str
@@ -104,19 +105,15 @@ def _summary(index: int, trace: RoutingTrace) -> _Summary:
     return _Summary(f"routing layer {index} ({trace.name})", trace.name, len(trace.couplings[-1]), entropy, highest)
 
 
-def _merge(parts: Sequence[_Summary]) -> LayerDiagnostics:
-    total = sum(part.rows for part in parts)
-    iterations = zip(*(part.entropy for part in parts), strict=True)
-    highest = torch.stack([part.highest for part in parts])
+def _merge(batches: Sequence[_Summary]) -> LayerDiagnostics:
+    rows = sum(batch.rows for batch in batches)
+    iterations = zip(*(batch.entropy for batch in batches), strict=True)
+    highest = torch.stack([batch.highest for batch in batches])
+    parents, kind = highest.shape[1], ROUTINGS.get(batches[0].routing)
+    sums_to_one = kind is not None and kind.activation_kind == "shares"
     return LayerDiagnostics(
-        name=parts[0].name,
-        parents=highest.shape[1],
-        entropy=tuple(sum(e * p.rows for e, p in zip(row, parts, strict=True)) / total for row in iterations),
-        dead_share=dead_share(highest, _dead_below(parts[0].routing, highest.shape[1])),
+        name=batches[0].name,
+        parents=parents,
+        entropy=tuple(sum(e * b.rows for e, b in zip(row, batches, strict=True)) / rows for row in iterations),
+        dead_share=dead_share(highest, DEAD_BELOW / parents if sums_to_one else DEAD_BELOW),
     )
-
-
-def _dead_below(routing: str, parents: int) -> float:
-    """`DEAD_BELOW`; where activations are shares, which sum to 1 over the parents, a tenth of an even one."""
-    kind = ROUTINGS[routing].activation_kind if routing in ROUTINGS else None
-    return DEAD_BELOW / parents if kind == "shares" else DEAD_BELOW

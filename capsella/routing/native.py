@@ -1,170 +1,247 @@
-"""Native kernels as operators of PyTorch: plain float32 arrays and the numbers of a capsule convolution.
+"""The C++ kernels of csrc as operators of PyTorch: plain float32 arrays and the sizes of a capsule convolution.
 
-An operator takes tensors and numbers one by one. Each kernel's `native.py` names them once, in a `Call`: tensors, then
-`sizes` (a `ConvSizes`), then the options.
+Where the kernels are not built nothing is registered, and no layer calls them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from capsella._native import kernels
-from capsella.errors import ArgumentError
+from capsella.errors import check_argument
 from capsella.routing.backends import MOST_POSE_ELEMENTS
-from capsella.routing.convolution import ConvSizes
+from capsella.routing.convolution import RoutingInputs, RoutingShape
+from capsella.types import CapsuleLogits
+
+Call = dict[str, Any]  # the arguments of an operator by name
 
 
-def register_kernel(
-    name: str,
-    options: Any,
-    inputs: Any,
-    gradients: Any,
-    call: type[Any],
-    schema: str,
-    empty_result: Callable[[Any], Mapping[str, Tensor]],
-    kept: Sequence[str],
-    asking: Sequence[str],
-    second: str = "activations",
-    keep: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-) -> Any:
-    """The kernels NAME_forward and NAME_backward as one operator with gradients, `capsella::NAME_capsule_conv`.
+class Kernel:
+    """The C++ kernels NAME_forward and NAME_backward as one operator with gradients, `capsella::NAME_capsule_conv`.
 
-    It returns the parents' poses and a second tensor, their activations or log-odds, and what the backward pass starts
-    from.
+    The operator takes tensors, the numbers of a `RoutingShape` as `sizes`, and options, one by one. It returns the
+    parents' poses, their activations or log-odds, and the tensors that the backward pass starts from.
 
-    Args:
-        name: of the kernels, as in "em".
-        options, inputs, gradients: their classes of csrc/module.cpp.
-        call, schema: the operator's arguments.
-        empty_result: for a `call` the tensors to fill: poses, the second one, and by name what is `kept`.
-        asking: names of the tensors of a call that have gradients, where they are not None.
-        second: the kernels' name of the second tensor.
-        keep: what is kept, as the kernels' arguments.
+    A subclass says what its kernels take and fill; names are those of csrc/kernels.h and csrc/module.cpp.
     """
-    tensors = call._fields.index("sizes")
 
-    def empty_gradients(*values: Any) -> dict[str, Tensor]:
-        given = {part: x for part, x in call(*values)._asdict().items() if part in asking and x is not None}
-        return {part: x.new_empty(x.shape) for part, x in given.items()}
+    family: ClassVar[str]  # its classes begin with this, as in MixtureInputs and MixtureGradients
+    tensors: ClassVar[Mapping[str, str]]  # schema types of the tensors, "Tensor?" for those that may be missing
+    differentiable: ClassVar[Sequence[str]]  # the tensors that have gradients
+    second: ClassVar[str]  # the kernels' name for the second result
+    kept: ClassVar[Sequence[str]]  # names of further results, from which the backward pass starts
 
-    def forward(*values: Any) -> tuple[Tensor, ...]:
-        filled = dict(empty_result(call(*values)))
-        results = {part: filled.pop(part) for part in ("poses", second)}
-        run = getattr(kernels, f"{name}_forward")
-        threads = torch.get_num_threads()
-        run(*_arguments(call(*values), options, inputs), **keep(filled), **results, threads=threads)
-        return *results.values(), *filled.values()
+    def __init__(self, name: str, options_class: str, **options: str) -> None:
+        """Register the operator; `options` has the schema type of each option, a field of `options_class`."""
+        self.name, self.options_class = name, options_class
+        types = {**self.tensors, "sizes": "SymInt[]", **options}
+        self.arguments = list(types)
+        if kernels is None:
+            return
+        schema = ", ".join(f"{kind} {argument}" for argument, kind in types.items())
+        results = ", ".join(["Tensor"] * (2 + len(self.kept)))
+        operator = f"{name}_capsule_conv"
+        self.operator = define_operator(operator, f"({schema}) -> ({results})", self._forward, self._fake_forward)
+        self.backward_operator = define_operator(
+            f"{operator}_backward",
+            f"(Tensor grad_poses, Tensor grad_{self.second}, Tensor[] kept, {schema}) -> Tensor[]",
+            self._backward,
+            self._fake_backward,
+        )
+        torch.library.register_autograd(f"capsella::{operator}", self._differentiate, setup_context=self._save)
+        refuse_second_derivatives(f"{operator}_backward", f"{name} routing")
 
-    def backward(grad_poses: Tensor, grad_second: Tensor, given: list[Tensor], *values: Any) -> list[Tensor]:
-        filled = empty_gradients(*values)
-        getattr(kernels, f"{name}_backward")(
-            *_arguments(call(*values), options, inputs),
-            **keep(arrays(**dict(zip(kept, map(_aligned, given), strict=True)))),
-            **arrays(**{"grad_poses": grad_poses, f"grad_{second}": grad_second}),
-            gradients=gradients(**filled),
+    def __call__(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Return the parents' poses and the second result."""
+        poses, second, *_ = self.operator(*(call[argument] for argument in self.arguments))
+        return poses, second
+
+    def empty_results(self, call: Call) -> dict[str, Tensor]:
+        """Return the tensors that the forward kernel fills: poses, the second result and those that are kept."""
+        raise NotImplementedError
+
+    def pack(self, kept: Call) -> Call:
+        """Return the kept tensors as arguments of the kernels."""
+        return kept
+
+    def _call(self, values: Sequence[Any]) -> Call:
+        return dict(zip(self.arguments, values, strict=True))
+
+    def _forward(self, *values: Any) -> tuple[Tensor, ...]:
+        call = self._call(values)
+        kept = self.empty_results(call)
+        results = {part: kept.pop(part) for part in ("poses", self.second)}
+        self._run("forward", call, **self.pack(kept), **results)
+        return *results.values(), *kept.values()
+
+    def _fake_forward(self, *values: Any) -> tuple[Tensor, ...]:
+        return tuple(self.empty_results(self._call(values)).values())
+
+    def _backward(self, grad_poses: Tensor, grad_second: Tensor, given: list[Tensor], *values: Any) -> list[Tensor]:
+        call = self._call(values)
+        gradients = self._empty_gradients(call)
+        kept = arrays(**dict(zip(self.kept, map(_aligned, given), strict=True)))
+        slopes = arrays(**{"grad_poses": grad_poses, f"grad_{self.second}": grad_second})
+        packed = getattr(kernels, f"{self.family}Gradients")(**gradients)
+        self._run("backward", call, **self.pack(kept), **slopes, gradients=packed)
+        return list(gradients.values())
+
+    def _fake_backward(self, *values: Any) -> list[Tensor]:
+        return list(self._empty_gradients(self._call(values[3:])).values())
+
+    def _asking(self, call: Call) -> list[str]:
+        return [part for part in self.tensors if part in self.differentiable and call[part] is not None]
+
+    def _empty_gradients(self, call: Call) -> dict[str, Tensor]:
+        return {part: call[part].new_empty(call[part].shape) for part in self._asking(call)}
+
+    def _run(self, direction: str, call: Call, **others: Any) -> None:
+        tensors = {part: call[part] for part in self.tensors}
+        options = {part: x for part, x in call.items() if part not in tensors and part != "sizes"}
+        check_float32(tensors)
+        getattr(kernels, f"{self.name}_{direction}")(
+            kernel_shape(call["sizes"]),
+            getattr(kernels, self.options_class)(**options),
+            getattr(kernels, f"{self.family}Inputs")(**arrays(**tensors)),
+            **others,
             threads=torch.get_num_threads(),
         )
-        return list(filled.values())
 
-    results = ", ".join(["Tensor"] * (2 + len(kept)))
-    operator = define_operator(
-        f"{name}_capsule_conv",
-        f"({schema}) -> ({results})",
-        forward,
-        lambda *values: tuple(empty_result(call(*values)).values()),
-    )
-    backward_operator = define_operator(
-        f"{name}_capsule_conv_backward",
-        f"(Tensor grad_poses, Tensor grad_{second}, Tensor[] kept, {schema}) -> Tensor[]",
-        backward,
-        lambda *values: list(empty_gradients(*values[3:]).values()),
-    )
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[: len(self.tensors)], *output[2:])
+        ctx.numbers = inputs[len(self.tensors) :]
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs[:tensors], *output[2:])
-        ctx.numbers = inputs[tensors:]
-
-    def differentiate(ctx: Any, grad_poses: Tensor, grad_second: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def _differentiate(self, ctx: Any, grad_poses: Tensor, grad_second: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # once: gradient checkpointing unpacks them no second time
-        given, values = list(saved[tensors:]), (*saved[:tensors], *ctx.numbers)
-        found = backward_operator(grad_poses, grad_second, given, *values)
-        asked = [part for part, x in zip(call._fields, values, strict=True) if part in asking and x is not None]
-        named = dict(zip(asked, found, strict=True))
-        return tuple(None if x is None else named.get(part) for part, x in zip(call._fields, values, strict=True))
-
-    torch.library.register_autograd(f"capsella::{name}_capsule_conv", differentiate, setup_context=save)
-    refuse_second_derivatives(f"{name}_capsule_conv_backward", f"{name} routing")
-    return operator
+        values = (*saved[: len(self.tensors)], *ctx.numbers)
+        gradients = self.backward_operator(grad_poses, grad_second, list(saved[len(self.tensors) :]), *values)
+        named = dict(zip(self._asking(self._call(values)), gradients, strict=True))
+        return tuple(named.get(part) for part in self.arguments)
 
 
-def define_operator(name: str, schema: str, run: Callable[..., Any], empty: Callable[..., Any]) -> Any:
-    """The operator `capsella::NAME` on the CPU; `empty` makes its results for shapes alone.
+class MixtureKernel(Kernel):
+    """The kernels of a routing that fits a mixture of Gaussians: EM, variational Bayes and Heinsen's."""
+
+    family = "Mixture"
+    tensors: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("poses", "activations", "weight", "parameters"), "Tensor"),
+        **dict.fromkeys(("vote_offset", "bias", "start"), "Tensor?"),
+    }
+    differentiable = ("poses", "activations", "weight", "parameters", "bias")
+    second = "log_odds"
+    kept = ("means", "variances", "log_odds_kept", "data", "log_total", "log_normalisers")
+
+    def route(
+        self,
+        inputs: RoutingInputs,
+        parameters: Tensor,
+        *,
+        bias: Tensor | None = None,
+        start: Tensor | None = None,
+        **options: Any,
+    ) -> CapsuleLogits:
+        """Route every window of the grid, in float32.
+
+        Args:
+            inputs: of the layer.
+            parameters: [k c_out], what is learned beside the weight, as the routing's formulas in csrc name its rows.
+            bias: of the votes, [i c_out d].
+            start: couplings of the first iteration [i c_out]; None for uniform ones.
+            options: of the kernel.
+        """
+        dtype = inputs.poses.dtype
+        call = {
+            "poses": inputs.poses,
+            "activations": inputs.activations,
+            "weight": inputs.weight,
+            "parameters": parameters.to(dtype),
+            "vote_offset": inputs.vote_offset,
+            "bias": None if bias is None else bias.to(dtype),
+            "start": start,
+            "sizes": list(inputs.shape),
+        }
+        return CapsuleLogits(*self({**call, **options}))
+
+    def empty_results(self, call: Call) -> dict[str, Tensor]:
+        """See `Kernel`."""
+        shape, new = RoutingShape._make(call["sizes"]), call["poses"].new_empty
+        iterations = call["iterations"] if "iterations" in call else len(call["inverse_temperatures"])
+        padded = (shape.c_out + 15) // 16 * 16
+        # No kernel writes the padding, and none reads it.
+        keep = new if padded == shape.c_out else call["poses"].new_zeros
+        normalised = call.get("compete_everywhere", False) and shape.rows * shape.columns > 1
+        return {
+            "poses": new(*shape.grid, shape.d),
+            "log_odds": new(shape.grid),
+            "means": keep(shape.n, iterations, shape.d, padded),
+            "variances": keep(shape.n, iterations, shape.d, padded),
+            "log_odds_kept": keep(shape.n, iterations, padded),
+            "data": keep(shape.n, iterations, padded),
+            "log_total": keep(shape.n, iterations, padded),
+            "log_normalisers": new(iterations - 1 if normalised else 0, *call["poses"].shape[:4]),
+        }
+
+    def pack(self, kept: Call) -> Call:
+        """See `Kernel`."""
+        named = {"log_odds" if name == "log_odds_kept" else name: array for name, array in kept.items()}
+        return {"kept": kernels.MixtureKept(**named)}
+
+
+def define_operator(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Define the operator `capsella::NAME` on the CPU; `fake` makes its results for shapes alone.
 
     Not by `torch.library.custom_op`, whose first call imports PyTorch's compiler, for more than a second.
     """
-    one_line = " ".join(schema.split())
-    torch.library.define(f"capsella::{name}", one_line, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.define(f"capsella::{name}", schema, tags=torch.Tag.pt2_compliant_tag)
     torch.library.impl(f"capsella::{name}", "cpu", run)
-    torch.library.register_fake(f"capsella::{name}", empty)
+    torch.library.register_fake(f"capsella::{name}", fake)
     return getattr(torch.ops.capsella, name).default
 
 
-def refuse_second_derivatives(operator: str, of: str) -> None:
+def refuse_second_derivatives(operator: str, owner: str) -> None:
     """Let the operator of a backward pass raise an error, where PyTorch would take its derivatives for zero."""
 
     def refuse(ctx: Any, *_: Any) -> None:
-        raise NotImplementedError(f"the native kernels of {of} have no second derivatives; backend='eager' has them")
+        raise NotImplementedError(f"the native kernels of {owner} have no second derivatives; backend='eager' has them")
 
     torch.library.register_autograd(f"capsella::{operator}", refuse)
 
 
-def _arguments(call: Any, options: Any, inputs: Any) -> tuple[Any, Any, Any]:
-    """A `Call` as the kernels take it: its `Conv`, its options and its inputs, of the classes of csrc/module.cpp."""
-    values = call._asdict()
-    conv = conv_of_sizes(values.pop("sizes"))
-    tensors = {name: value for name, value in values.items() if value is None or isinstance(value, Tensor)}
-    numbers = {name: value for name, value in values.items() if name not in tensors}
-    check_float32(tensors)
-    return conv, options(**numbers), inputs(**arrays(**tensors))
-
-
 def check_float32(tensors: Mapping[str, Tensor | None]) -> None:
-    """Else a kernel would read a copy, and fill a copy of a gradient, of which nobody hears.
+    """Check that tensors are float32: a kernel would read a copy, or fill a copy of a gradient that nobody sees.
 
     Raises:
-        ValueError: another type.
+        ArgumentError: a tensor has another type.
     """
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.dtype != torch.float32:
-            raise ValueError(
-                f"{name}: must be float32 for the native kernels, got {tensor.dtype}; backend='eager' takes others"
-            )
+        if tensor is not None:
+            rule = "be float32 for the native kernels (backend='eager' takes others)"
+            check_argument(tensor.dtype == torch.float32, rule, **{name: tensor.dtype})
 
 
-def conv_of_sizes(sizes: Sequence[int]) -> Any:
-    """`Conv` of csrc/kernels.h, from a `ConvSizes` as an operator takes it.
+def kernel_shape(sizes: Sequence[int]) -> Any:
+    """Return the `Conv` of csrc/kernels.h for a `RoutingShape` as an operator takes it.
 
     Raises:
-        ValueError: sizes that no layer has, with which a kernel would read beyond its arrays.
+        ArgumentError: sizes that no layer has, with which a kernel would read beyond its arrays.
     """
-    conv = ConvSizes._make(sizes)
-    last_rows = (conv.rows - 1) * conv.stride_height + conv.kernel_height
-    last_columns = (conv.columns - 1) * conv.stride_width + conv.kernel_width
-    is_inside = 0 < last_rows <= conv.height and 0 < last_columns <= conv.width
-    fits = conv.r * max(conv.q, conv.e) <= MOST_POSE_ELEMENTS and min(conv.batch + 1, *conv[1:-1]) > 0
-    if not (is_inside and fits):
-        rule = f"windows inside the grid, and poses of 1 to {MOST_POSE_ELEMENTS} elements"
-        raise ArgumentError("sizes", f"be of {rule}", conv)
-    return kernels.Conv(**{**conv._asdict(), "tied": bool(conv.tied)})
+    shape = RoutingShape._make(sizes)
+    last_rows = (shape.rows - 1) * shape.stride_height + shape.kernel_height
+    last_columns = (shape.columns - 1) * shape.stride_width + shape.kernel_width
+    is_inside = 0 < last_rows <= shape.height and 0 < last_columns <= shape.width
+    fits = shape.r * max(shape.q, shape.e) <= MOST_POSE_ELEMENTS and min(shape.batch + 1, *shape[1:-1]) > 0
+    rule = f"be of windows inside the grid, and poses of 1 to {MOST_POSE_ELEMENTS} elements"
+    check_argument(is_inside and fits, rule, sizes=shape)
+    return kernels.Conv(**{**shape._asdict(), "tied": bool(shape.tied)})
 
 
 def arrays(**tensors: Tensor | None) -> dict[str, Any]:
-    """Contiguous, and outside of autograd, which will not hand over an array of a tensor it follows."""
+    """Return contiguous tensors outside of autograd, which does not hand over an array of a tensor that it follows."""
     return {name: None if tensor is None else tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """At the bounds of cache lines, as PyTorch allots memory, and hooks that bring saved tensors back may not."""
+    """Return a tensor at a boundary of cache lines, where hooks on saved tensors may not bring it."""
     return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()

@@ -1,9 +1,9 @@
-"""Look inside the routing: couplings and poses of every capsule layer, iteration by iteration.
+"""Record couplings and poses of every capsule layer, iteration by iteration.
 
 >>> from capsella.routing import dynamic_routing
->>> with record() as traces:  # around a whole model: a trace for each routed layer
+>>> with record() as traces:  # around a whole model: one trace per routed layer
 ...     routed = dynamic_routing(torch.randn(1, 6, 3, 4), iterations=2)
->>> [couplings.shape for couplings in traces[0].couplings]  # [b i j], an entry an iteration
+>>> [couplings.shape for couplings in traces[0].couplings]  # [b i j] per iteration
 [torch.Size([1, 6, 3]), torch.Size([1, 6, 3])]
 """
 
@@ -20,13 +20,13 @@ from torch import Tensor
 class RoutingTrace:
     """One pass through one routed layer.
 
-    name: the routing method, as registered ("dynamic", "uniform", …).
-    couplings: per iteration [b i j]; a convolutional layer has b = images · positions, in that order.
-    poses: per iteration, the parents' poses [b j d].
-    activations: per iteration, the parents' activations [b j]; of the last, as their layer hands them on, where it
-        normalises them.
-    distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; only routings by
-        Gaussians keep them (EM, variational and Heinsen routing).
+    Attributes:
+        name: the routing method, as registered ("dynamic", "uniform", …).
+        couplings: per iteration [b i j]; a convolutional layer has b = images · positions, in that order.
+        poses: per iteration, the parents' poses [b j d].
+        activations: per iteration, the parents' activations [b j]; the last ones normalised if the layer does so.
+        distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; kept by routings
+            that fit Gaussians alone (EM, variational and Heinsen routing).
     """
 
     name: str
@@ -47,6 +47,11 @@ class RoutingTrace:
 _active: ContextVar[list[RoutingTrace] | None] = ContextVar("capsella_recording", default=None)
 
 
+def _open_traces() -> list[RoutingTrace] | None:
+    """Return the traces of the `record()` that is open; None in a compiled model, which cannot read a ContextVar."""
+    return None if torch.compiler.is_compiling() else _active.get()
+
+
 @contextmanager
 def record() -> Iterator[list[RoutingTrace]]:
     """Collect a `RoutingTrace` per routed layer, in the order of the forward pass, while the context is open.
@@ -63,7 +68,7 @@ def record() -> Iterator[list[RoutingTrace]]:
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Nothing is kept of what is routed meanwhile, as where a backward pass computes again what was not recorded."""
+    """Keep no traces meanwhile, e.g. where a backward pass repeats a forward pass that was not recorded."""
     token = _active.set(None)
     try:
         yield
@@ -72,32 +77,31 @@ def unrecorded() -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether `record()` is open, for what is only worth computing then; never in a compiled model."""
-    return not torch.compiler.is_compiling() and _active.get() is not None
+    """Return whether `record()` is open; never in a compiled model."""
+    return _open_traces() is not None
 
 
-def record_routed(name: str, before: int, couplings: Tensor, poses: Tensor, activations: Tensor) -> None:
-    """Keep what a routing gave, as one iteration, where it has kept none itself since there were `before` traces."""
-    if traces_kept() == before:
-        new_trace(name).add(couplings, poses, activations)
-
-
-def traces_kept() -> int:
-    """Traces of the `record()` that is open; 0 where none is."""
-    traces = None if torch.compiler.is_compiling() else _active.get()
-    return 0 if traces is None else len(traces)
-
-
-def record_normalised(activations: Tensor) -> None:
-    """Replace the last iteration's activations in the latest trace by what the layer made of them [b h w j]."""
-    if not torch.compiler.is_compiling() and (traces := _active.get()) is not None:
-        traces[-1].activations[-1] = activations.detach().flatten(0, 2)
+def trace_count() -> int:
+    """Return the number of traces of the `record()` that is open; 0 where none is."""
+    return len(_open_traces() or ())
 
 
 def new_trace(name: str) -> RoutingTrace:
-    """A trace for a routing that starts now; it is kept only inside `record()`."""
+    """Return a trace for a routing that starts now; it is kept only inside `record()`."""
     trace = RoutingTrace(name)
-    # A compiled model records nothing: torch.compile cannot trace a ContextVar, and would cut the graph here.
-    if not torch.compiler.is_compiling() and (traces := _active.get()) is not None:
+    traces = _open_traces()
+    if traces is not None:
         traces.append(trace)
     return trace
+
+
+def record_routed(name: str, before: int, couplings: Tensor, poses: Tensor, activations: Tensor) -> None:
+    """Record the result of a routing as one iteration, unless the routing has added to the `before` traces itself."""
+    if trace_count() == before:
+        new_trace(name).add(couplings, poses, activations)
+
+
+def record_normalised(activations: Tensor) -> None:
+    """Replace the last activations of the latest trace by those that its layer has normalised [b h w j]."""
+    if traces := _open_traces():
+        traces[-1].activations[-1] = activations.detach().flatten(0, 2)

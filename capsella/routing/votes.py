@@ -1,109 +1,302 @@
-"""Routings that need of their votes two products alone: sums, and agreements with poses. No vote is stored for them."""
+"""Votes as routings ask for them: sums, agreements, and the moments and distances of a Gaussian per parent.
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+`DenseVotes` stand in memory. `FusedVotes` are made anew for each sum by the C++ kernels, and Triton has votes of its
+own (triton/). Children i come last in couplings [n j i], so that sums over them read memory in order.
+"""
 
-from jaxtyping import Float
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
 from torch import Tensor
 
-from capsella.routing.backends import Backend, choose_conv_backend
-from capsella.routing.base import Routed, Routing
-from capsella.routing.convolution import CapsuleConv, gather_windows
-from capsella.types import Capsules
+from capsella._native import kernels
+from capsella.routing.convolution import RoutingInputs, RoutingShape
+from capsella.routing.functional import asks_second_derivative, check_shape, is_transformed
+from capsella.routing.native import arrays, check_float32, define_operator, kernel_shape, refuse_second_derivatives
 
-FUSED = ("native",)
-PRODUCT_BACKENDS = ("reference", "eager", *FUSED)
+# Vote elements handled at a time on a CPU: 512 KiB in float32, within one core's L2 cache.
+BLOCK = 1 << 17
+# A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
+# parent still has a mean, and gradients stay finite. Beside any child of activation 1e-4 it changes no float32 digit.
+LEAST_ACTIVATION = 1e-12
 
 
-class Votes(ABC):
-    """The votes V_ij of children i for parents j in windows n, stored or made anew for each product."""
+@runtime_checkable
+class Votes(Protocol):
+    """The votes V_ij of children i for parents j in windows n, of which a routing sees sums alone."""
 
-    @abstractmethod
-    def sums(self, weights: Float[Tensor, "n i j"]) -> Float[Tensor, "n j d"]:
-        """Σ_i w_ij V_ij."""
+    def sums(self, weights: Tensor) -> Tensor:
+        """Return Σ_i w_ij V_ij [n j d] for weights [n j i]."""
 
-    @abstractmethod
-    def agreements(self, poses: Float[Tensor, "n j d"]) -> Float[Tensor, "n i j"]:
-        """V_ij · p_j."""
+    def agreements(self, poses: Tensor) -> Tensor:
+        """Return V_ij · p_j [n j i] for poses [n j d]."""
 
-    @abstractmethod
-    def ones(self) -> Float[Tensor, "n i j"]:
-        """The same weight for all votes."""
+
+@runtime_checkable
+class GaussianVotes(Votes, Protocol):
+    """Votes to which a Gaussian per parent can be fitted."""
+
+    def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """Return μ = Σ_i s V and σ² = Σ_i s (V − μ)² [n j d], for shares s [n j i] that sum to 1 over i."""
+
+    def distances(self, mu: Tensor, precision: Tensor) -> Tensor:
+        """Return Σ_d (V − μ)²_d · precision_d [n j i], for means and precisions [n j d]."""
 
 
 @dataclass(frozen=True, eq=False)
-class StoredVotes(Votes):
-    """Votes as a tensor."""
+class DenseVotes:
+    """Votes in memory [n i j d]; all sums over children are batched matrix products."""
 
-    votes: Float[Tensor, "n i j d"]
+    votes: Tensor
+
+    @property
+    def by_parent(self) -> Tensor:
+        """The votes as [n j i d]."""
+        return self.votes.transpose(1, 2)
+
+    def ones(self) -> Tensor:
+        """Return the same weight for all votes [n j i]."""
+        return self.votes.new_ones(self.votes.shape[:3]).transpose(1, 2)
 
     def sums(self, weights: Tensor) -> Tensor:
         """See `Votes`."""
-        return (weights.transpose(1, 2).unsqueeze(2) @ self.votes.transpose(1, 2)).squeeze(2)
+        return (weights.unsqueeze(2) @ self.by_parent).squeeze(2)
 
     def agreements(self, poses: Tensor) -> Tensor:
         """See `Votes`."""
-        return (self.votes.transpose(1, 2) @ poses.unsqueeze(3)).squeeze(3).transpose(1, 2)
+        return (self.by_parent @ poses.unsqueeze(3)).squeeze(3)
 
-    def ones(self) -> Tensor:
-        """See `Votes`."""
-        return self.votes.new_ones(self.votes.shape[:3])
+    def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """See `GaussianVotes`. σ² is no difference Σ s V² − μ², which loses all digits for tight clusters far away."""
+        V = self.by_parent
+        if is_transformed():
+            centre = shares.unsqueeze(2) @ V  # [n j 1 d]
+            return centre.squeeze(2), (shares.unsqueeze(2) @ (V - centre).square()).squeeze(2)
+        mu, variance = _Moments.apply(V, shares)
+        return mu, variance
+
+    def distances(self, mu: Tensor, precision: Tensor) -> Tensor:
+        """See `GaussianVotes`."""
+        if is_transformed():
+            return ((self.by_parent - mu.unsqueeze(2)).square() @ precision.unsqueeze(3)).squeeze(3)
+        distance: Tensor = _Distances.apply(self.by_parent, mu, precision)
+        return distance
+
+
+def shares_of(log_R: Tensor, a: Tensor) -> Tensor:
+    """Return each child's share R a / Σ_i R a of a parent's data [n j i], for ln R [n j i] and activations a [n 1 i].
+
+    As a softmax over the children it is exact also where the sum underflows. The gradient of an activation of 0 is that
+    of the share, unless no child is active.
+    """
+    off = (a < LEAST_ACTIVATION).all(2, keepdim=True)
+    least = (LEAST_ACTIVATION - a).clamp(min=0).detach()
+    return (log_R + (torch.where(off, a.detach(), a) + least).log()).softmax(2)
+
+
+@torch.no_grad()
+def distances_to(mu: Tensor, votes: GaussianVotes) -> Tensor:
+    """Return ‖V_ij − μ_j‖ [n i j], for traces."""
+    return votes.distances(mu, torch.ones_like(mu)).sqrt().transpose(1, 2)
+
+
+# Left to autograd, each iteration would keep two more tensors of the votes' size: V − μ and its square. Both are
+# computed again in the backward pass, block by block, so that on a CPU they stay in its cache. torch.func and forward
+# derivatives take no custom backward pass: they get the plain sums above.
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        mu, variance = V.new_empty(V.shape[:2] + V.shape[3:]), V.new_empty(V.shape[:2] + V.shape[3:])
+        for k in _blocks(V):
+            s = shares[k].unsqueeze(2)  # [n j 1 i]
+            center = s @ V[k]  # [n j 1 d]
+            mu[k] = center.squeeze(2)
+            variance[k] = (s @ (V[k] - center).square_()).squeeze(2)
+        ctx.save_for_backward(V, shares, mu)
+        return mu, variance
+
+    @staticmethod
+    def backward(ctx: Any, grad_mu: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor]:
+        # ∂σ²/∂μ = −2 Σ_i s (V − μ) = 0, since μ is that mean.
+        V, shares, mu = ctx.saved_tensors
+        if asks_second_derivative():
+            g, centred = grad_mu.unsqueeze(2), V - mu.unsqueeze(2)
+            slope = centred * grad_variance.unsqueeze(2)
+            grad_V = (2 * slope + g) * shares.unsqueeze(3)
+            return grad_V, (V @ g.transpose(2, 3) + (centred * slope).sum(3, keepdim=True)).squeeze(3)
+        grad_V, grad_shares = torch.empty_like(V), torch.empty_like(shares)
+        for k in _blocks(V):
+            g, g2 = grad_mu[k].unsqueeze(2), grad_variance[k].unsqueeze(2)  # [n j 1 d]
+            centred = V[k] - mu[k].unsqueeze(2)
+            slope = centred * g2
+            grad_shares[k] = (V[k] @ g.transpose(2, 3) + (centred * slope).sum(3, keepdim=True)).squeeze(3)
+            grad_V[k] = slope.mul_(2).add_(g).mul_(shares[k].unsqueeze(3))
+        return grad_V, grad_shares
+
+
+class _Distances(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, V: Tensor, mu: Tensor, precision: Tensor) -> Tensor:
+        distance = V.new_empty(V.shape[:3])
+        for k in _blocks(V):
+            squared = (V[k] - mu[k].unsqueeze(2)).square_()
+            distance[k] = (squared @ precision[k].unsqueeze(3)).squeeze(3)
+        ctx.save_for_backward(V, mu, precision)
+        return distance
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        V, mu, precision = ctx.saved_tensors
+        if asks_second_derivative():
+            centred = V - mu.unsqueeze(2)
+            pulled = centred * grad.unsqueeze(3)
+            grad_V = 2 * pulled * precision.unsqueeze(2)
+            return grad_V, -grad_V.sum(2), (pulled * centred).sum(2)
+        grad_V, grad_mu, grad_precision = torch.empty_like(V), torch.empty_like(mu), torch.empty_like(mu)
+        for k in _blocks(V):
+            centred = V[k] - mu[k].unsqueeze(2)
+            pulled = centred * grad[k].unsqueeze(3)  # e (V − μ)
+            grad_precision[k] = (pulled * centred).sum(2)
+            grad_V[k] = pulled.mul_(2 * precision[k].unsqueeze(2))
+            grad_mu[k] = -grad_V[k].sum(2)
+        return grad_V, grad_mu, grad_precision
+
+
+def _blocks(V: Tensor) -> list[slice]:
+    """Return windows at a time: a cache's worth on a CPU; all on other devices and for the compiler, which fuses."""
+    if V.device.type != "cpu" or torch.compiler.is_compiling():
+        return [slice(None)]
+    step = max(1, BLOCK // max(1, V[:1].numel()))
+    return [slice(k, k + step) for k in range(0, len(V), step)]
 
 
 @dataclass(frozen=True, eq=False)
-class FusedVotes(Votes):
-    """Votes of a capsule convolution that the C++ kernels of csrc/votes.cpp make for each product, in float32."""
+class FusedVotes:
+    """Votes of a layer that the C++ kernels of csrc/votes.cpp make anew for each sum, in float32.
 
-    conv: CapsuleConv
+    No gradient reaches the vote offset, and there are no second derivatives.
+    """
 
-    def sums(self, weights: Tensor) -> Tensor:
-        """See `Votes`."""
-        from capsella.routing.votes_native import vote_sums
-
-        return vote_sums(self.conv, weights)
-
-    def agreements(self, poses: Tensor) -> Tensor:
-        """See `Votes`."""
-        from capsella.routing.votes_native import vote_agreements
-
-        return vote_agreements(self.conv, poses)
+    inputs: RoutingInputs
 
     def ones(self) -> Tensor:
-        """See `Votes`."""
-        sizes = self.conv.sizes
-        return self.conv.poses.new_ones((sizes.n, sizes.i, sizes.c_out))
+        """Return the same weight for all votes [n j i]."""
+        shape = self.inputs.shape
+        return self.inputs.poses.new_ones(shape.n, shape.i, shape.c_out).transpose(1, 2)
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """See `Votes`.
+
+        Raises:
+            ArgumentError: weights of another shape.
+        """
+        shape = self.inputs.shape
+        check_shape("weights", weights, (shape.n, shape.c_out, shape.i), "[n j i]")
+        sums: Tensor = torch.ops.capsella.capsule_conv_sums.default(
+            *self._factors, weights.transpose(1, 2), list(shape)
+        )
+        return sums
+
+    def agreements(self, poses: Tensor) -> Tensor:
+        """See `Votes`.
+
+        Raises:
+            ArgumentError: poses of another shape.
+        """
+        shape = self.inputs.shape
+        check_shape("poses", poses, (shape.n, shape.c_out, shape.d), "[n j d]")
+        agreements: Tensor = torch.ops.capsella.capsule_conv_agreements.default(*self._factors, poses, list(shape))
+        return agreements.transpose(1, 2)
+
+    @property
+    def _factors(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.inputs.poses, self.inputs.weight, self.inputs.vote_offset
 
 
-class ProductRouting(Routing):
-    """A routing made of the products of `Votes`: C++ kernels on the CPU, else the stored votes of a few images."""
-
-    fused: ClassVar[tuple[str, ...]] = FUSED
-    backend: Backend
-
-    @abstractmethod
-    def route_by_products(self, votes: Votes, conv: CapsuleConv, **parameters: Tensor) -> Routed:
-        """Route the votes of all windows of a capsule convolution."""
-
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
-        """See `Routing`."""
-        backend = self.backend_for(conv)
-        if backend != "native":
-            return self.conv_with_votes(backend, conv, **parameters)
-        routed = self.route_by_products(FusedVotes(conv), conv, **parameters)
-        return conv.parents(routed.poses, routed.activations)
-
-    def conv_with_votes(self, backend: Backend, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
-        """The same by a backend that stores votes."""
-        return Routing.capsule_conv(cast(Routing, replace(cast(Any, self), backend=backend)), conv, **parameters)
-
-    def backend_for(self, conv: CapsuleConv) -> Backend:
-        """As `choose_conv_backend`."""
-        slower = f"{self.name.replace('_', '-')} routing runs in PyTorch, three to ten times slower"
-        return choose_conv_backend(self.backend, PRODUCT_BACKENDS, conv, slower)
+def _empty_sums(poses: Tensor, weight: Tensor, offset: Tensor | None, weights: Tensor, sizes: Sequence[int]) -> Tensor:
+    shape = RoutingShape._make(sizes)
+    return poses.new_empty(shape.n, shape.c_out, shape.d)
 
 
-def windows_of(conv: CapsuleConv, per_child: Tensor) -> Tensor:
-    """What stands at every child, [b h w c_in *rest], by windows: [n i *rest]."""
-    gathered = gather_windows(per_child, conv.geometry)
-    return gathered.reshape(conv.sizes.n, conv.sizes.i, *per_child.shape[4:])
+def _sums(poses: Tensor, weight: Tensor, offset: Tensor | None, weights: Tensor, sizes: Sequence[int]) -> Tensor:
+    sums = _empty_sums(poses, weight, offset, weights, sizes)
+    _run("vote_sums", sizes, (poses, weight, offset), weights=weights, sums=sums)
+    return sums
+
+
+def _empty_agreements(
+    poses: Tensor, weight: Tensor, offset: Tensor | None, parents: Tensor, sizes: Sequence[int]
+) -> Tensor:
+    shape = RoutingShape._make(sizes)
+    return poses.new_empty(shape.n, shape.i, shape.c_out)
+
+
+def _agreements(poses: Tensor, weight: Tensor, offset: Tensor | None, parents: Tensor, sizes: Sequence[int]) -> Tensor:
+    agreements = _empty_agreements(poses, weight, offset, parents, sizes)
+    _run("vote_agreements", sizes, (poses, weight, offset), poses=parents, agreements=agreements)
+    return agreements
+
+
+def _empty_gradients(
+    poses: Tensor, weight: Tensor, weights: Tensor, parents: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    return poses.new_empty(poses.shape), weight.new_empty(weight.shape)
+
+
+def _gradients(
+    poses: Tensor, weight: Tensor, weights: Tensor, parents: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    grad_poses, grad_weight = _empty_gradients(poses, weight, weights, parents, sizes)
+    results = {"grad_poses": grad_poses, "grad_weight": grad_weight}
+    _run("vote_gradients", sizes, (poses, weight, None), weights=weights, poses=parents, **results)
+    return grad_poses, grad_weight
+
+
+def _run(kernel: str, sizes: Sequence[int], factors: tuple[Tensor, Tensor, Tensor | None], **others: Tensor) -> None:
+    tensors = dict(zip(("poses", "weight", "vote_offset"), factors, strict=True))
+    check_float32(tensors)
+    votes = kernels.VoteInputs(**arrays(**tensors))
+    getattr(kernels, kernel)(kernel_shape(sizes), votes, **arrays(**others), threads=torch.get_num_threads())
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.sizes = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_sums(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    # Σ_ij w_ij V_ij·g_j is linear in w; its derivatives by poses and weight are those that both sums share.
+    *factors, weights = ctx.saved_tensors
+    operators = torch.ops.capsella
+    agreements = operators.capsule_conv_agreements.default
+    of_weights = agreements(*factors, grad, ctx.sizes) if ctx.needs_input_grad[3] else None
+    return *operators.capsule_conv_gradients.default(*factors[:2], weights, grad, ctx.sizes), None, of_weights, None
+
+
+def _differentiate_agreements(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    *factors, parents = ctx.saved_tensors
+    operators = torch.ops.capsella
+    of_parents = operators.capsule_conv_sums.default(*factors, grad, ctx.sizes) if ctx.needs_input_grad[3] else None
+    return *operators.capsule_conv_gradients.default(*factors[:2], grad, parents, ctx.sizes), None, of_parents, None
+
+
+if kernels is not None:
+    FACTORS = "Tensor poses, Tensor weight, Tensor? vote_offset"
+    define_operator("capsule_conv_sums", f"({FACTORS}, Tensor weights, SymInt[] sizes) -> Tensor", _sums, _empty_sums)
+    define_operator(
+        "capsule_conv_agreements",
+        f"({FACTORS}, Tensor parents, SymInt[] sizes) -> Tensor",
+        _agreements,
+        _empty_agreements,
+    )
+    define_operator(
+        "capsule_conv_gradients",
+        "(Tensor poses, Tensor weight, Tensor weights, Tensor parents, SymInt[] sizes) -> (Tensor, Tensor)",
+        _gradients,
+        _empty_gradients,
+    )
+    torch.library.register_autograd("capsella::capsule_conv_sums", _differentiate_sums, setup_context=_save)
+    torch.library.register_autograd("capsella::capsule_conv_agreements", _differentiate_agreements, setup_context=_save)
+    refuse_second_derivatives("capsule_conv_gradients", "votes")

@@ -51,7 +51,7 @@ def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes
     with inference(model) as device, record() as traces, children_seen(model) as seen:
         model.encode(image.unsqueeze(0).to(device))
         children = seen[last]
-        votes = capsule_votes(last.conv_of(children))[0][0]  # [i j d]
+        votes = capsule_votes(last.routing_inputs(children))[0][0]  # [i j d]
     trace = traces[-1]
     V = votes[:, classes].transpose(0, 1).double().cpu()  # [k i d]
     R = torch.stack([one[0][:, classes].T for one in trace.couplings], 1).double().cpu()  # [k iterations i]

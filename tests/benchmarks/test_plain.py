@@ -8,12 +8,12 @@ import torch
 
 from benchmarks.plain import PlainEMRouting, plain
 from capsella.routing import (
-    CapsuleConv,
     DynamicRouting,
     EMRouting,
     Geometry,
     HeinsenRouting,
     Routing,
+    RoutingInputs,
     UniformRouting,
     VariationalRouting,
 )
@@ -51,7 +51,7 @@ def test_capsule_convolutions(routing: Routing, name: str) -> None:
     parameters = dict(zip(shapes, rest, strict=True))
     results = []
     for run in (plain(routing), routing):
-        parents = run.capsule_conv(CapsuleConv(poses, activations, weight, geometry, offset), **parameters)
+        parents = run.route_windows(RoutingInputs(poses, activations, weight, geometry, offset), **parameters)
         total = (parents.poses * torch.arange(4)).sum() + parents.activations.square().sum()
         gradients: Any = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
         results.append((*parents, *gradients))

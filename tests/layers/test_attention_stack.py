@@ -23,7 +23,7 @@ def children() -> Capsules:
 
 
 def one_round(layer: AttentionCapsules, below: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor:
-    conv = layer.conv_of(Capsules(below, torch.ones(below.shape[:-1])))
+    conv = layer.routing_inputs(Capsules(below, torch.ones(below.shape[:-1])))
     votes, _ = capsule_votes(conv)
     before = None if own is None else own.reshape(-1, *own.shape[-2:])
     routed = attend(votes, before, **layer.routing_parameters, backend="reference")
@@ -46,7 +46,7 @@ def test_one_after_the_other() -> None:
     layers, u = stack(3, concurrent=False), children()
     expected = u
     for layer in layers:
-        conv = layer.conv_of(expected)
+        conv = layer.routing_inputs(expected)
         routed = inverted_attention_routing(capsule_votes(conv)[0], **layer.routing_parameters, iterations=3)
         expected = conv.parents(routed.poses, routed.activations)
     torch.testing.assert_close(layers(u).poses, expected.poses)

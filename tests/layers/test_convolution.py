@@ -7,13 +7,13 @@ import torch
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.layers.convolution import PoseKind
 from capsella.routing import (
-    CapsuleConv,
     DynamicRouting,
     EMRouting,
     Geometry,
     InvertedAttentionRouting,
     RandomRouting,
     Routing,
+    RoutingInputs,
     SelfRouting,
     UniformRouting,
     dynamic_routing,
@@ -44,8 +44,8 @@ def test_module_and_function_agree(routing: Routing, tied: bool) -> None:
     for parameter in layer.routing_parameters.values():
         torch.nn.init.normal_(parameter)
     u = children(2, 5, 4, 3, 4)
-    conv = CapsuleConv(*u, layer.weight, Geometry((2, 3), (2, 1), tied))
-    expected = routing.capsule_conv(conv, **layer.routing_parameters)
+    conv = RoutingInputs(*u, layer.weight, Geometry((2, 3), (2, 1), tied))
+    expected = routing.route_windows(conv, **layer.routing_parameters)
     out = layer(u)
     assert out.poses.shape == (2, 2, 2, 2, 5)
     for ours, theirs in zip(out, expected, strict=True):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from capsella.layers import DenseCapsules, coordinate_addition, receptive_field_centres
-from capsella.routing import CapsuleConv, UniformRouting, capsule_votes, squash
+from capsella.routing import RoutingInputs, UniformRouting, capsule_votes, squash
 from capsella.types import Capsules
 
 
@@ -48,7 +48,7 @@ def test_added_to_the_votes_after_the_weights() -> None:
     offset = torch.rand(2, 3, 4)
     layer = DenseCapsules((2, 3), 2, 4, 3, 4, tied=True, pose="matrix", vote_offset=offset, routing=UniformRouting())
     children = Capsules(torch.randn(1, 2, 3, 2, 4), torch.rand(1, 2, 3, 2))
-    conv = CapsuleConv(*children, layer.weight, layer.geometry)
+    conv = RoutingInputs(*children, layer.weight, layer.geometry)
     votes, _ = capsule_votes(conv)  # [1, (row column type), parent, element]
     moved = votes.reshape(2, 3, 2, 3, 4) + offset[:, :, None, None]
     expected = squash(moved.sum((0, 1, 2)) / 3)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from capsella.layers import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages, start_for_relus
+from capsella.layers import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages, he_init_
 
 
 def test_standardised_images_have_no_mean_and_unit_variance() -> None:
@@ -89,7 +89,7 @@ def test_small_images_are_enlarged_in_proportion(before: tuple[int, int], least:
 
 def test_relu_networks_keep_the_size_of_their_signal() -> None:
     network = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.ReLU()) for _ in range(6)])
-    start_for_relus(network)
+    he_init_(network)
     x = torch.randn(50, 400)
     assert 0.5 < network(x).square().mean() / x.square().mean() < 2
     assert all((layer[0].bias == 0).all() for layer in network)

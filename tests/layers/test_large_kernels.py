@@ -5,9 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from capsella.layers import LargeConv2d, large_kernels, strided_kernels
-from capsella.layers.large_kernels import TILES, best_tile
-from capsella.layers.strided_kernels import StridedConvolution, gradients_by_matrices_pay
+from capsella.layers import LargeConv2d, large_kernels
+from capsella.layers.large_kernels import TILES, StridedConvolution, best_tile, gradients_by_matrices_pay
 
 # batch, channels, maps, height, width, kernel, stride, padding
 SHAPES = [(2, 3, 4, 11, 11, 5, 1, 0), (3, 2, 5, 20, 17, 9, 2, 0), (1, 4, 3, 9, 14, 5, 1, 2), (2, 2, 2, 23, 16, 7, 3, 1)]
@@ -190,7 +189,7 @@ def test_they_are_taken_where_they_pay(by_matrices, monkeypatch):
     assert not gradients_by_matrices_pay(torch.empty(16, 256, 20, 20), kernel, 1)
     assert not gradients_by_matrices_pay(torch.empty(4, 256, 20, 20), kernel, 2)
     assert not gradients_by_matrices_pay(torch.empty(16, 128, 20, 20), small, 2)
-    monkeypatch.setattr(strided_kernels, "LARGE", 1)
+    monkeypatch.setattr(large_kernels, "LARGE", 1)
     layer, images = LargeConv2d(4, 4, 5, 2), torch.rand(8, 4, 12, 12)
     layer(images)  # float32
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():

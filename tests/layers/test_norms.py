@@ -19,7 +19,7 @@ from capsella.layers import (
 from capsella.layers.norms import NormaliseCapsules, NormaliseTypes, norm_layer
 from capsella.routing import ROUTINGS, EMRouting, LogisticRouting, VariationalRouting, record
 from capsella.training.step import exponential_average
-from capsella.types import Capsules, ScoredCapsules
+from capsella.types import CapsuleLogits, Capsules
 
 LOGISTIC = sorted(name for name, routing in ROUTINGS.items() if issubclass(routing, LogisticRouting))
 every_routing = pytest.mark.parametrize("name", LOGISTIC)
@@ -43,7 +43,7 @@ def test_a_training_batch_is_standardised_by_type(name: str) -> None:
     normalised = layer(name)
     normalised.load_state_dict(bare.state_dict(), strict=False)
     u = children()
-    before, after = bare.score(u), normalised(u)
+    before, after = bare.route_logits(u), normalised(u)
     torch.testing.assert_close(after.poses, standardised(before.poses, (0, 1, 2, 4)), rtol=1e-4, atol=1e-5)
     odds = standardised(before.log_odds, (0, 1, 2))
     torch.testing.assert_close(after.activations, odds.sigmoid(), rtol=1e-4, atol=1e-5)
@@ -56,7 +56,7 @@ def test_em_has_log_odds_where_activations_are_saturated(competition: str, backe
     routing = EMRouting(inverse_temperature=1.0, competition=competition, backend=backend)  # type: ignore[arg-type]
     em = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=routing)
     torch.nn.init.constant_(em.routing_parameters["beta_a"], 1000.0)
-    scored = em.score(children(2))
+    scored = em.route_logits(children(2))
     assert scored.log_odds.sigmoid().eq(1).all()
     assert scored.log_odds.std() > 0.1
 
@@ -64,10 +64,10 @@ def test_em_has_log_odds_where_activations_are_saturated(competition: str, backe
 def test_evaluation_takes_the_running_statistics() -> None:
     norm = NormaliseCapsules(3)
     for _ in range(200):
-        norm(ScoredCapsules(2 + 3 * torch.randn(20, 2, 1, 3, 4), 5 - 0.5 * torch.randn(20, 2, 1, 3)))
+        norm(CapsuleLogits(2 + 3 * torch.randn(20, 2, 1, 3, 4), 5 - 0.5 * torch.randn(20, 2, 1, 3)))
     norm.eval()
     poses, log_odds = torch.randn(1, 2, 1, 3, 4), torch.randn(1, 2, 1, 3)
-    out = norm(ScoredCapsules(poses, log_odds))
+    out = norm(CapsuleLogits(poses, log_odds))
     torch.testing.assert_close(out.poses, (poses - 2) / 3, rtol=0.1, atol=0.1)
     torch.testing.assert_close(out.log_odds, (log_odds - 5) / 0.5, rtol=0.1, atol=0.5)
     assert not list(norm.parameters())
@@ -89,8 +89,8 @@ def test_of_half_precision_what_differs_little_is_not_rounded_away(kind: torch.d
 def test_statistics_do_not_remember_where_they_started() -> None:
     """Of log-odds that vary by 0.001: after a single batch, as after many."""
     norm, x = NormaliseCapsules(3), 0.001 * torch.randn(50, 2, 1, 3)
-    norm(ScoredCapsules(torch.randn(50, 2, 1, 3, 4), x))
-    out = norm.eval()(ScoredCapsules(torch.randn(50, 2, 1, 3, 4), x))
+    norm(CapsuleLogits(torch.randn(50, 2, 1, 3, 4), x))
+    out = norm.eval()(CapsuleLogits(torch.randn(50, 2, 1, 3, 4), x))
     assert float(out.log_odds.std()) == pytest.approx(1 / (1 + 1e-5 / 1e-6) ** 0.5, rel=0.1)  # ε is ten variances
 
 
@@ -194,7 +194,7 @@ def test_refusals_name_the_argument() -> None:
             layer(name)
         bare = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=ROUTINGS[name]())
         with pytest.raises(ArgumentError) as error:
-            bare.score(children())
+            bare.route_logits(children())
         assert (error.value.argument, error.value.got) == ("routing", name)
     for argument, make in (
         ("norm", lambda: CapsuleConv2d(2, 4, 3, 4, 2, routing=EMRouting(), norm="group")),  # type: ignore[arg-type]

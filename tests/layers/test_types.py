@@ -16,8 +16,7 @@ from capsella.routing import (
     SelfAttentionRouting,
     VariationalRouting,
 )
-from capsella.routing.em.native import em_capsule_conv_native
-from capsella.routing.native import conv_of_sizes
+from capsella.routing.native import kernel_shape
 from capsella.types import Capsules
 
 ROUTINGS = (DynamicRouting(), EMRouting(), VariationalRouting(), HeinsenRouting(), SelfAttentionRouting())
@@ -66,20 +65,19 @@ def test_gradient_checkpointing(routing) -> None:
 def test_native_kernels_take_float32_alone() -> None:
     """Neither the layer nor the operator itself reads or fills a copy."""
     layer, children = layer_and_children(EMRouting(backend="native"))
-    conv = layer.conv_of(children)
+    conv = layer.routing_inputs(children)
     wide = replace(conv, weight=conv.weight.double())
     with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
-        layer.routing.capsule_conv(wide, **layer.routing_parameters)
-    parameters = {**layer.routing_parameters, "settings": layer.routing, "everywhere": False, "rounded": False}
-    with pytest.raises(ValueError, match=r"^weight: must"):
-        em_capsule_conv_native(wide, **parameters)
+        layer.routing.route_windows(wide, **layer.routing_parameters)
+    with pytest.raises(ArgumentError, match=r"^weight: must"):
+        layer.routing._route_native(wide, tuple(layer.routing_parameters.values()))
 
 
 def test_their_operators_take_sizes_of_their_arrays_alone() -> None:
     layer, children = layer_and_children(EMRouting())
-    sizes = layer.conv_of(children).sizes
-    conv_of_sizes(list(sizes))
+    sizes = layer.routing_inputs(children).shape
+    kernel_shape(list(sizes))
     for wrong in ({"rows": 3}, {"stride_height": 0}, {"c_in": 0}, {"e": 300}):
         with pytest.raises(ArgumentError) as error:
-            conv_of_sizes(list(sizes._replace(**wrong)))
+            kernel_shape(list(sizes._replace(**wrong)))
         assert error.value.argument == "sizes"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from capsella.layers.coordinates import CoordinateChannels
+from capsella.layers.images import CoordinateChannels
 from capsella.losses import cross_entropy
 from capsella.models import create_model
 from capsella.models.he2016 import ResidualBlock

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from capsella import _native
-from capsella.routing import CapsuleConv, Geometry, Routing
+from capsella.routing import Geometry, Routing, RoutingInputs
 
 needs_kernels = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
 INSTRUCTION_SETS = _native.kernels.instruction_sets() if _native.kernels else ["none"]  # the best one first
@@ -89,7 +89,7 @@ def route(routing: Routing, geometry: Geometry, tensors: dict[str, Any]) -> list
     """Poses and activations of the parents; tensors are those of the convolution, and the routing's parameters."""
     of_conv = {name: tensors[name] for name in CONV if name in tensors}
     parameters = {name: tensor for name, tensor in tensors.items() if name not in CONV}
-    return list(routing.capsule_conv(CapsuleConv(**of_conv, geometry=geometry), **parameters))
+    return list(routing.route_windows(RoutingInputs(**of_conv, geometry=geometry), **parameters))
 
 
 def learned(routing: Routing, layer: Layer) -> dict[str, Tensor]:

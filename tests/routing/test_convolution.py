@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from capsella.routing import (
-    CapsuleConv,
     DynamicRouting,
     Geometry,
+    RoutingInputs,
     capsule_votes,
     dynamic_routing,
 )
@@ -62,12 +62,12 @@ def votes_by_loops(
 def test_votes_and_their_gradients_match_loops(name: str) -> None:
     grid, geometry = GEOMETRIES[name]
     tensors = [tensor.requires_grad_() for tensor in inputs(grid, geometry)]
-    conv = CapsuleConv(*tensors, geometry)
+    conv = RoutingInputs(*tensors, geometry)
     ours, expected = capsule_votes(conv), [torch.stack(part) for part in votes_by_loops(*tensors, geometry)]
     assert_close(ours, expected)
     assert_close(gradients(ours, tensors), gradients(expected, tensors))
-    assert conv.sizes.n == conv.sizes.batch * conv.sizes.rows * conv.sizes.columns == len(expected[0])
-    assert (conv.sizes.rows, conv.sizes.columns) == geometry.grid(grid)
+    assert conv.shape.n == conv.shape.batch * conv.shape.rows * conv.shape.columns == len(expected[0])
+    assert (conv.shape.rows, conv.shape.columns) == geometry.grid(grid)
 
 
 @pytest.mark.parametrize("name", ["dense", "odd sizes, stride 2, rows left over", "tied"])
@@ -75,7 +75,7 @@ def test_capsule_convolution_routes_each_window_alone(name: str) -> None:
     grid, geometry = GEOMETRIES[name]
     poses, activations, weight = inputs(grid, geometry)
     bias = torch.randn(C_OUT, D, dtype=torch.float64)
-    out = DynamicRouting(bias=True).capsule_conv(CapsuleConv(poses, activations, weight, geometry), bias=bias)
+    out = DynamicRouting(bias=True).route_windows(RoutingInputs(poses, activations, weight, geometry), bias=bias)
     rows, columns = geometry.grid(grid)
     windows, _ = votes_by_loops(poses, activations, weight, geometry)
     for n, votes in enumerate(windows):
@@ -88,8 +88,8 @@ def test_capsule_convolution_routes_each_window_alone(name: str) -> None:
 def test_tied_equals_untied_with_copied_weights() -> None:
     tied, untied = Geometry((3, 2), tied=True), Geometry((3, 2))
     poses, activations, weight = inputs((4, 4), tied)
-    votes, _ = capsule_votes(CapsuleConv(poses, activations, weight, tied))
-    copied, _ = capsule_votes(CapsuleConv(poses, activations, weight.repeat(3, 2, 1, 1, 1, 1), untied))
+    votes, _ = capsule_votes(RoutingInputs(poses, activations, weight, tied))
+    copied, _ = capsule_votes(RoutingInputs(poses, activations, weight.repeat(3, 2, 1, 1, 1, 1), untied))
     torch.testing.assert_close(votes, copied)
 
 
@@ -111,7 +111,7 @@ def test_weights_are_not_copied_for_each_image() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        votes, _ = capsule_votes(CapsuleConv(poses, activations, weight, geometry))
+        votes, _ = capsule_votes(RoutingInputs(poses, activations, weight, geometry))
     assert kept
     assert max(kept) <= max(votes.numel(), weight.numel()) < 50 * weight.numel()
 
@@ -136,11 +136,11 @@ def test_refusals_name_the_argument() -> None:
     ]
     for argument, given in wrong:
         with pytest.raises(ValueError, match=f"^{argument}: m"):
-            CapsuleConv(*given)
+            RoutingInputs(*given)
 
 
 def test_sizes_are_known_by_name() -> None:
     geometry = Geometry((2, 3), (2, 1), matrix=True)
-    sizes = CapsuleConv(**Layer(5, (4, 6), geometry, (7, 16), (8, 16)).tensors(), geometry=geometry).sizes
+    sizes = RoutingInputs(**Layer(5, (4, 6), geometry, (7, 16), (8, 16)).tensors(), geometry=geometry).shape
     assert tuple(sizes) == (5, 4, 6, 7, 2, 4, 8, 2, 3, 2, 1, 4, 4, 4, 0)
     assert (sizes.n, sizes.k, sizes.i, sizes.d, sizes.grid) == (40, 6, 42, 16, (5, 2, 4, 8))

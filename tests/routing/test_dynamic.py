@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from capsella.routing import CapsuleConv, DynamicRouting, Geometry, capsule_votes, dynamic_routing, record, squash
-from capsella.routing.dynamic.tied import dynamic_capsule_conv_tied
+from capsella.routing import DynamicRouting, Geometry, RoutingInputs, capsule_votes, dynamic_routing, record, squash
 from tests.routing.helpers import CONV, Layer, asking, assert_close, gradients, route
 
 every_backend = pytest.mark.parametrize("backend", ["reference", "eager"])
@@ -143,7 +142,7 @@ def test_tied_layers_are_their_votes_written_out(name: str, leaky: bool, without
     layer = TIED[name]
     drawn = {**layer.tensors(), "bias": torch.randn(layer.parents, dtype=torch.float64)}
     tensors = asking({key: x for key, x in drawn.items() if key not in without}, without=["activations"])
-    conv = CapsuleConv(**{key: tensors[key] for key in CONV if key in tensors}, geometry=layer.geometry)
+    conv = RoutingInputs(**{key: tensors[key] for key in CONV if key in tensors}, geometry=layer.geometry)
     with record() as traces:
         ours = route(DynamicRouting(bias="bias" in tensors, leaky=leaky), layer.geometry, tensors)
         votes, _ = capsule_votes(conv)
@@ -158,7 +157,7 @@ def test_tied_layers_are_their_votes_written_out(name: str, leaky: bool, without
 
 def test_tied_layers_make_nothing_as_large_as_the_votes() -> None:
     poses, weight = torch.randn(1, 5, 6, 4, 5), torch.randn(1, 1, 4, 3, 5, 10)
-    conv = CapsuleConv(poses, torch.rand(1, 5, 6, 4), weight, Geometry((5, 6), tied=True))
+    conv = RoutingInputs(poses, torch.rand(1, 5, 6, 4), weight, Geometry((5, 6), tied=True))
     votes = 5 * 6 * 4 * 3 * 10
     largest = 0
 
@@ -171,7 +170,7 @@ def test_tied_layers_make_nothing_as_large_as_the_votes() -> None:
             return out
 
     with Sizes():
-        dynamic_capsule_conv_tied(conv, 3, None, False)
+        DynamicRouting(backend="eager").route_windows(conv)
     assert 0 < largest <= max(poses.numel(), weight.numel()) < votes
 
 

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from capsella import _native
-from capsella.routing import CapsuleConv, DynamicRouting, Geometry
+from capsella.routing import DynamicRouting, Geometry, RoutingInputs
 from tests.routing.helpers import CONV, Layer, asking, gradients, kernel_cases, on_each_set, route, same_bits
 
 if _native.UNAVAILABLE is not None:
     pytest.skip(_native.UNAVAILABLE, allow_module_level=True)
 
-from capsella.routing.convolution import ConvSizes
-from capsella.routing.dynamic.native import Call, _dynamic_capsule_conv
 
 LAYERS = {
     "dense as in CapsNet": Layer(3, (2, 3), Geometry((2, 3)), (5, 8), (10, 16)),
@@ -143,15 +141,17 @@ def test_auto_is_native_for_float32_on_a_cpu() -> None:
     assert same_bits(results("odd sizes", double, "auto"), results("odd sizes", double, "eager"))
 
 
-def call_of(tensors: dict[str, Tensor], name: str, leaky: bool = False) -> Call:
-    conv = CapsuleConv(**{key: tensors[key] for key in CONV}, geometry=LAYERS[name].geometry)
-    return Call(conv.poses, conv.weight, conv.vote_offset, tensors["bias"], list(conv.sizes), 3, leaky)
+def call_of(tensors: dict[str, Tensor], name: str) -> list[Any]:
+    """The arguments of the operator: poses, weight, offset, bias, sizes, iterations, leaky."""
+    conv = RoutingInputs(**{key: tensors[key] for key in CONV}, geometry=LAYERS[name].geometry)
+    return [conv.poses, conv.weight, conv.vote_offset, tensors["bias"], list(conv.shape), 3, True]
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_the_operator_is_registered_as_torch_wants(with_bias: bool) -> None:
-    call = call_of(asking(inputs("odd sizes"), without=["activations", "vote_offset"]), "odd sizes", leaky=True)
-    torch.library.opcheck(_dynamic_capsule_conv, tuple(call if with_bias else call._replace(bias=None)))
+    call = call_of(asking(inputs("odd sizes"), without=["activations", "vote_offset"]), "odd sizes")
+    call[3] = call[3] if with_bias else None
+    torch.library.opcheck(torch.ops.capsella.dynamic_capsule_conv.default, tuple(call))
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -167,9 +167,9 @@ def test_inputs_that_the_kernels_do_not_take() -> None:
 
 @pytest.mark.usefixtures("as_users_call")
 def test_kernels_refuse_arrays_of_another_size() -> None:
-    call = call_of(inputs("odd sizes"), "odd sizes")
+    poses, weight, offset, _, sizes, *options = call_of(inputs("odd sizes"), "odd sizes")
+    operator = torch.ops.capsella.dynamic_capsule_conv
     with pytest.raises(ValueError, match=r"^bias: must"):
-        _dynamic_capsule_conv(*call._replace(vote_offset=None, bias=torch.zeros(14)))
-    tied = list(ConvSizes._make(call.sizes)._replace(tied=1))
+        operator(poses, weight, None, torch.zeros(14), sizes, *options)
     with pytest.raises(ValueError, match=r"^vote_offset: must"):
-        _dynamic_capsule_conv(*call._replace(bias=None, sizes=tied))
+        operator(poses, weight, offset, None, [*sizes[:-1], 1], *options)

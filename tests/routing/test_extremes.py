@@ -19,10 +19,10 @@ def both(name, poses, activations, types=17):
     for backend, dtype in (("eager", torch.float64), ("native", torch.float32)):
         torch.manual_seed(0)
         layer = CapsuleConv2d(8, 2, types, 2, 1, routing=ROUTINGS[name](backend=backend))
-        conv = layer.conv_of(Capsules(poses, activations))
+        conv = layer.routing_inputs(Capsules(poses, activations))
         tensors = {key: getattr(conv, key).to(dtype) for key in ("poses", "activations", "weight")}
         parameters = {key: value.to(dtype) for key, value in layer.routing_parameters.items()}
-        results.append(layer.routing.capsule_conv(type(conv)(**tensors, geometry=conv.geometry), **parameters))
+        results.append(layer.routing.route_windows(type(conv)(**tensors, geometry=conv.geometry), **parameters))
     return results
 
 

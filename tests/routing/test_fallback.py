@@ -5,28 +5,26 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import capsella
 from capsella import _native
 from capsella.errors import CapsellaWarning
 from capsella.layers import CapsuleConv2d
 from capsella.routing import (
-    CapsuleConv,
     DynamicRouting,
     EMRouting,
     Geometry,
     RandomRouting,
     Routing,
+    RoutingInputs,
     SelfAttentionRouting,
     UniformRouting,
     record,
 )
-from capsella.routing.backends import NATIVE_MODULES, choose_conv_backend
+from capsella.routing.backends import choose_layer_backend
 from capsella.types import Capsules
 from tests.routing.helpers import needs_kernels
 
@@ -61,9 +59,9 @@ def children(pose: int = 16) -> Capsules:
     return Capsules(torch.randn(2, *GRID, 2, pose), torch.rand(2, *GRID, 2))
 
 
-def conv(dtype: torch.dtype, device: str = "cpu") -> CapsuleConv:
+def conv(dtype: torch.dtype, device: str = "cpu") -> RoutingInputs:
     shapes = ((1, *GRID, 2, 4), (1, *GRID, 2), (2, 2, 2, 3, 4, 5))
-    return CapsuleConv(*(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes), Geometry((2, 2)))
+    return RoutingInputs(*(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes), Geometry((2, 2)))
 
 
 @needs_kernels
@@ -90,7 +88,7 @@ def test_each_reason_is_named_once() -> None:
     with warned() as texts:
         for _ in range(2):
             for dtype in (torch.float64, torch.bfloat16):
-                DynamicRouting().capsule_conv(conv(dtype))
+                DynamicRouting().route_windows(conv(dtype))
             layer(DynamicRouting(), pose=289)(children(289))
     assert len(texts) == 3
     for text, reason in zip(texts, ("float64", "bfloat16", "289"), strict=True):
@@ -122,7 +120,7 @@ def test_who_warns_and_of_what(routing: Any, speed: str) -> None:
 @pytest.mark.usefixtures("not_built")
 def test_no_warning_for_a_device_without_kernels() -> None:
     with warned() as texts:
-        chosen = choose_conv_backend("auto", ("eager", "native"), conv(torch.float32, "meta"), "slower")
+        chosen = choose_layer_backend("auto", ("native",), conv(torch.float32, "meta"), "slower")
     assert (chosen, texts) == ("eager", [])
 
 
@@ -163,10 +161,3 @@ def test_a_graph_that_is_traced_stays_one_and_does_not_warn() -> None:
     done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "warned by the layer itself\n"
-
-
-def test_all_modules_with_native_operators_are_known() -> None:
-    """`capsella.routing.native` has what they share, and none of its own."""
-    folder = Path(capsella.routing.__file__).parent
-    modules = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*native.py")}
-    assert modules - {"native"} == set(NATIVE_MODULES)

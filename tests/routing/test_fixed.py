@@ -8,10 +8,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from capsella.models import create_model
 from capsella.routing import (
-    CapsuleConv,
     Geometry,
     RandomRouting,
     Routing,
+    RoutingInputs,
     UniformRouting,
     dynamic_routing,
     random_routing,
@@ -36,10 +36,10 @@ def test_parents_and_gradients(routing: Routing, name: str, has_offset: bool) ->
     grid, geometry = GEOMETRIES[name]
     shapes = (2, *grid, 2, 4), (2, *grid, 2), geometry.weight_shape(2, 4, 3, 4), (*grid, 4)
     poses, activations, weight, offset = (torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes)
-    conv = CapsuleConv(poses, activations, weight, geometry, offset if has_offset else None)
+    conv = RoutingInputs(poses, activations, weight, geometry, offset if has_offset else None)
     routed = routing.route(*capsule_votes(conv))
     results = []
-    for parents in (conv.parents(routed.poses, routed.activations), routing.capsule_conv(conv)):
+    for parents in (conv.parents(routed.poses, routed.activations), routing.route_windows(conv)):
         total = (parents.poses * torch.arange(4)).sum() + parents.activations.square().sum()
         gradients: Any = torch.autograd.grad(total, (poses, weight, offset), allow_unused=True, materialize_grads=True)
         results.append((*parents, *gradients))
@@ -50,7 +50,7 @@ def test_parents_and_gradients(routing: Routing, name: str, has_offset: bool) ->
 def test_no_votes_are_kept(routing: Routing) -> None:
     """Of 8 parent types, votes would be 8 times the windows' poses."""
     geometry = Geometry((3, 3))
-    conv = CapsuleConv(
+    conv = RoutingInputs(
         torch.randn(4, 6, 6, 3, 4).requires_grad_(),
         torch.rand(4, 6, 6, 3),
         torch.randn(3, 3, 3, 8, 4, 4).requires_grad_(),
@@ -63,8 +63,8 @@ def test_no_votes_are_kept(routing: Routing) -> None:
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        routing.capsule_conv(conv)
-    sizes = conv.sizes
+        routing.route_windows(conv)
+    sizes = conv.shape
     votes = sizes.n * sizes.i * sizes.c_out * sizes.d
     assert max(storages.values()) <= votes / 8
     assert sum(storages.values()) < votes / 2

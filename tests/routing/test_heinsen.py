@@ -9,11 +9,10 @@ from torch import Tensor
 
 from capsella.layers import CapsuleConv2d
 from capsella.routing import HeinsenRouting, heinsen_routing
-from capsella.routing.heinsen import BACKENDS
 from capsella.types import Capsules
 from tests.routing.helpers import assert_close
 
-every_backend = pytest.mark.parametrize("backend", BACKENDS)
+every_backend = pytest.mark.parametrize("backend", ["reference", "eager"])
 
 
 def drawn() -> list[Tensor]:
@@ -74,6 +73,6 @@ def test_scores_are_log_odds() -> None:
     """Beyond what an activation of float32 can tell from 1."""
     layer = CapsuleConv2d(2, 4, 3, 4, 1, routing=HeinsenRouting())
     torch.nn.init.constant_(layer.routing_parameters["beta_use"], 300.0)
-    scored = layer.score(Capsules(torch.randn(2, 1, 1, 2, 4), torch.full((2, 1, 1, 2), 0.9)))
+    scored = layer.route_logits(Capsules(torch.randn(2, 1, 1, 2, 4), torch.full((2, 1, 1, 2), 0.9)))
     assert float(scored.log_odds.detach().sum(3).mean()) == pytest.approx(2 * 0.9 * 300, rel=1e-5)
     assert math.isclose(float(scored.log_odds.detach().sigmoid().min()), 1.0)

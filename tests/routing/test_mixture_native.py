@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from capsella import _native
 from capsella.layers import CapsuleConv2d
-from capsella.routing import CapsuleConv, EMRouting, Geometry, HeinsenRouting, Routing, VariationalRouting, record
+from capsella.routing import EMRouting, Geometry, HeinsenRouting, Routing, RoutingInputs, VariationalRouting, record
 from capsella.types import Capsules
 from tests.routing.helpers import (
     CONV,
@@ -181,7 +181,7 @@ def test_the_operators_keep_torch_s_contract(kind: str, name: str, monkeypatch: 
     calls: list[tuple[Any, ...]] = []
     layer = LAYERS[name]
     tensors = asking(learned(routing, layer), torch.float32, without=["vote_offset"])
-    conv = CapsuleConv(**{key: tensors[key] for key in CONV}, geometry=layer.geometry)
+    conv = RoutingInputs(**{key: tensors[key] for key in CONV}, geometry=layer.geometry)
 
     class Calls(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -190,7 +190,7 @@ def test_the_operators_keep_torch_s_contract(kind: str, name: str, monkeypatch: 
             return function(*args, **(kwargs or {}))
 
     with Calls():
-        routing.capsule_conv(conv, **{key: x for key, x in tensors.items() if key not in CONV})
+        routing.route_windows(conv, **{key: x for key, x in tensors.items() if key not in CONV})
     (arguments,) = calls
     again = [x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x for x in arguments]
     again[4] = conv.vote_offset  # a constant

@@ -15,7 +15,7 @@ from capsella.routing import (
     Routing,
     SelfAttentionRouting,
     SelfRouting,
-    parts,
+    functional,
     record,
 )
 from capsella.types import Capsules
@@ -50,7 +50,7 @@ def children(images: int) -> Capsules:
 
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """One image is a part."""
-    monkeypatch.setitem(parts.VOTES, "cpu", 1)
+    monkeypatch.setitem(functional.CHUNK, "cpu", 1)
 
 
 def gradients(module: nn.Module, given: Capsules) -> tuple[Tensor, ...]:

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from capsella.routing import self_attention_routing, squash_exponential
-from capsella.routing.self_attention import BACKENDS
 
-every_backend = pytest.mark.parametrize("backend", BACKENDS)
+every_backend = pytest.mark.parametrize("backend", ["reference", "eager"])
 
 
 def equations(u_hat: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

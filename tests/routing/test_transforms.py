@@ -60,7 +60,7 @@ def loss_of(name: str, backend: str) -> Function:
 @pytest.mark.parametrize("name", [name for name, kind in ROUTINGS.items() if "backend" in kind.__dataclass_fields__])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_layer_has_what_the_reference_has(name, transform, monkeypatch) -> None:
-    monkeypatch.setattr("capsella.routing.parts.VOTES", {"cpu": 1})  # more images than go through at once
+    monkeypatch.setattr("capsella.routing.functional.CHUNK", {"cpu": 1})  # more images than go through at once
     poses = torch.randn(3, 2, 2, 3, 16, generator=torch.Generator().manual_seed(0))
     found, expected = (
         TRANSFORMS[transform](loss_of(name, "auto"), poses),

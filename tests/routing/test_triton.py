@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 import capsella
-from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, Geometry, backends, capsule_votes
-from capsella.routing.moments import WrittenVotes
+from capsella.routing import DynamicRouting, EMRouting, Geometry, RoutingInputs, backends, capsule_votes
+from capsella.routing.votes import DenseVotes
 
 pytest.importorskip("triton")  # published for Linux alone
 
 from capsella.routing import triton as passes
-from capsella.routing import triton_kernels as kernels
-from capsella.routing.em.triton import TritonVotes, em_capsule_conv_triton
+from capsella.routing.triton import kernels, triton_votes
 from tests.routing.helpers import CONV, Layer, asking, assert_close, error, gradients, route
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -44,8 +43,8 @@ def inputs(layer: Layer, dtype: torch.dtype = torch.float64) -> dict[str, Tensor
     return {name: tensor.to(DEVICE, dtype).requires_grad_() for name, tensor in tensors.items()}
 
 
-def conv_of(layer: Layer, tensors: dict[str, Tensor]) -> CapsuleConv:
-    return CapsuleConv(**{name: tensors[name] for name in CONV}, geometry=layer.geometry)
+def routing_inputs(layer: Layer, tensors: dict[str, Tensor]) -> RoutingInputs:
+    return RoutingInputs(**{name: tensors[name] for name in CONV}, geometry=layer.geometry)
 
 
 def run(layer: Layer, tensors: dict[str, Any], backend: str, routing: Any) -> list[Tensor]:
@@ -109,12 +108,12 @@ def test_many_tiles(name: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> N
 def test_moments_for_any_shares() -> None:
     """EM's shares are a softmax, whose gradient forgives a slip that is the same for all children."""
     layer = LAYERS["one child a window"]
-    conv = conv_of(layer, inputs(layer))
+    conv = routing_inputs(layer, inputs(layer))
     votes, children = capsule_votes(conv)
-    factors, _ = passes.vote_factors(conv)
+    fused, _ = triton_votes(conv)
     shares = torch.ones_like(children).unsqueeze(1).repeat(1, 3, 1).requires_grad_()
     both = []
-    for V in (TritonVotes(layer.geometry, factors), WrittenVotes(votes.transpose(1, 2))):
+    for V in (fused, DenseVotes(votes)):
         mu, variance = V.moments(shares)
         both.append(
             [mu, variance, *torch.autograd.grad((mu**3).sum() + variance.sum(), [shares, conv.poses, conv.weight])]
@@ -146,7 +145,8 @@ def test_no_votes_are_kept() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        em_capsule_conv_triton(conv_of(layer, tensors), tensors["beta_u"], tensors["beta_a"], EM, True)
+        betas = {key: tensors[key] for key in ("beta_u", "beta_a")}
+        replace(EM, backend="triton").route_windows(routing_inputs(layer, tensors), **betas)
     votes = 8 * 4 * 3 * 16
     assert kept
     assert max(kept) < votes
@@ -156,19 +156,19 @@ def test_no_votes_are_kept() -> None:
 def test_operators_keep_torch_s_contract() -> None:
     layer = LAYERS["one child a window"]
     tensors = {name: tensor.detach() for name, tensor in inputs(layer, torch.float32).items()}
-    factors, children = passes.vote_factors(conv_of(layer, tensors))
+    votes, children = triton_votes(routing_inputs(layer, tensors))
     shares, mu = torch.rand(*children.shape, 3).transpose(1, 2), torch.randn(len(children), 3, 4)
     shares, mu = shares.to(DEVICE), mu.to(DEVICE)
-    torch.library.opcheck(passes._vote_sums, (*factors, shares, mu))
-    torch.library.opcheck(passes._vote_scores, (*factors, mu, None, None))
-    torch.library.opcheck(passes._vote_gradients, (*factors, shares, mu, mu, mu, True))
+    torch.library.opcheck(passes._vote_sums, (*votes.factors, shares, mu))
+    torch.library.opcheck(passes._vote_scores, (*votes.factors, mu, None, None))
+    torch.library.opcheck(passes._vote_gradients, (*votes.factors, shares, mu, mu, mu, True))
 
 
 def test_needs_a_gpu_and_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = Layer(1, (1, 1), Geometry((1, 1)), (1, 2), (1, 2))
     tensors = {name: tensor.cpu() for name, tensor in inputs(layer).items()}
     monkeypatch.setattr(kernels, "INTERPRETED", False)
-    with pytest.raises(ValueError, match=r"^backend: 'triton' needs .*cpu"):
+    with pytest.raises(ValueError, match=r"^backend: must .*cpu"):
         run(layer, tensors, "triton", DYNAMIC)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match=r"^backend: 'triton' cannot run here: .*cpu"):
@@ -183,7 +183,7 @@ COMPILE = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from capsella.routing import triton_kernels as kernels
+from capsella.routing.triton import kernels
 
 def empty(*shape): return torch.empty(shape, device="meta")
 constants = kernels.constants_of(empty(8, 5, 5, 3, 9), empty(3, 3, 3, 5, 3, 3), empty(9, 9), False)

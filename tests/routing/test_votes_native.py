@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsella.routing import ROUTINGS, CapsuleConv, Routing, capsule_votes
-from capsella.routing.votes import FusedVotes, StoredVotes, Votes
+from capsella.routing import ROUTINGS, Routing, RoutingInputs, capsule_votes
+from capsella.routing.votes import DenseVotes, FusedVotes, Votes
 from tests.routing.helpers import LAYERS, asking, error, gradients, kernel_cases, needs_kernels, on_each_set, same_bits
 
 pytestmark = needs_kernels
@@ -46,8 +46,8 @@ def run(name: str, options: str, backend: str, dtype: torch.dtype = torch.float3
     """Poses, activations, and the gradients of one fixed random weighting of both."""
     tensors, parameters = inputs(name, options)
     mine, learned = asking(tensors, dtype, without=["vote_offset"]), asking(parameters, dtype)
-    conv = CapsuleConv(**mine, geometry=LAYERS[name].geometry)
-    out = list(routing_of(options, backend).capsule_conv(conv, **learned))
+    conv = RoutingInputs(**mine, geometry=LAYERS[name].geometry)
+    out = list(routing_of(options, backend).route_windows(conv, **learned))
     asked = [tensor for tensor in (*mine.values(), *learned.values()) if tensor.requires_grad]
     return [*out, *gradients([one for one in out if one.requires_grad], asked, unused=True)]
 
@@ -67,14 +67,14 @@ def test_outputs_and_gradients(name: str, options: str) -> None:
         assert error(ours, truth) < max(1e-5, 20 * error(theirs, truth))
 
 
-def products(name: str, make: Callable[[CapsuleConv], Votes], dtype: torch.dtype) -> list[Tensor]:
+def products(name: str, make: Callable[[RoutingInputs], Votes], dtype: torch.dtype) -> list[Tensor]:
     """Sums and agreements, and their gradients."""
     tensors = asking(LAYERS[name].tensors(generator=torch.Generator().manual_seed(0)), dtype, without=["vote_offset"])
-    conv = CapsuleConv(**tensors, geometry=LAYERS[name].geometry)
-    sizes, generator = conv.sizes, torch.Generator().manual_seed(1)
+    conv = RoutingInputs(**tensors, geometry=LAYERS[name].geometry)
+    sizes, generator = conv.shape, torch.Generator().manual_seed(1)
     weights, poses = (
         torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-        for shape in ((sizes.n, sizes.i, sizes.c_out), (sizes.n, sizes.c_out, sizes.d))
+        for shape in ((sizes.n, sizes.c_out, sizes.i), (sizes.n, sizes.c_out, sizes.d))
     )
     votes = make(conv)
     out = [votes.sums(weights), votes.agreements(poses)]
@@ -85,7 +85,7 @@ def products(name: str, make: Callable[[CapsuleConv], Votes], dtype: torch.dtype
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_product(name: str) -> None:
-    exact = products(name, lambda conv: StoredVotes(capsule_votes(conv)[0]), torch.float64)
+    exact = products(name, lambda conv: DenseVotes(capsule_votes(conv)[0]), torch.float64)
     for ours, truth in zip(products(name, FusedVotes, torch.float32), exact, strict=True):
         assert ours.shape == truth.shape
         assert error(ours, truth) < 1e-5
@@ -118,7 +118,7 @@ def test_auto_is_native_for_float32_alone(options: str) -> None:
 
 def test_shapes_that_do_not_fit() -> None:
     tensors = {name: tensor.float() for name, tensor in LAYERS["4×4 poses"].tensors().items()}
-    votes = FusedVotes(CapsuleConv(**tensors, geometry=LAYERS["4×4 poses"].geometry))
+    votes = FusedVotes(RoutingInputs(**tensors, geometry=LAYERS["4×4 poses"].geometry))
     ones = votes.ones()
     with pytest.raises(ValueError, match=r"^weights: must"):
         votes.sums(ones[:, :-1])
@@ -128,7 +128,7 @@ def test_shapes_that_do_not_fit() -> None:
 
 def test_second_derivatives_are_refused() -> None:
     tensors = asking(LAYERS["4×4 poses"].tensors(), torch.float32, without=["vote_offset"])
-    votes = FusedVotes(CapsuleConv(**tensors, geometry=LAYERS["4×4 poses"].geometry))
+    votes = FusedVotes(RoutingInputs(**tensors, geometry=LAYERS["4×4 poses"].geometry))
     (slope,) = torch.autograd.grad(votes.sums(votes.ones()).sum(), tensors["weight"], create_graph=True)
     with pytest.raises(NotImplementedError, match="votes"):
         slope.square().sum().backward()
@@ -138,13 +138,13 @@ def test_second_derivatives_are_refused() -> None:
 @pytest.mark.parametrize("kernel", ["capsule_conv_sums", "capsule_conv_agreements", "capsule_conv_gradients"])
 def test_the_operators_keep_torch_s_contract(kernel: str) -> None:
     tensors = asking(LAYERS["4×4 poses"].tensors(), torch.float32, without=["vote_offset"])
-    conv = CapsuleConv(**tensors, geometry=LAYERS["4×4 poses"].geometry)
-    weights = FusedVotes(conv).ones().requires_grad_()
-    poses = torch.randn(conv.sizes.n, conv.sizes.c_out, conv.sizes.d, requires_grad=True)
+    conv = RoutingInputs(**tensors, geometry=LAYERS["4×4 poses"].geometry)
+    weights = FusedVotes(conv).ones().transpose(1, 2).requires_grad_()
+    poses = torch.randn(conv.shape.n, conv.shape.c_out, conv.shape.d, requires_grad=True)
     made = (conv.poses, conv.weight)
     arguments = {
         "capsule_conv_sums": (*made, conv.vote_offset, weights),
         "capsule_conv_agreements": (*made, conv.vote_offset, poses),
         "capsule_conv_gradients": tuple(tensor.detach() for tensor in (*made, weights, poses)),
     }
-    torch.library.opcheck(getattr(torch.ops.capsella, kernel).default, (*arguments[kernel], list(conv.sizes)))
+    torch.library.opcheck(getattr(torch.ops.capsella, kernel).default, (*arguments[kernel], list(conv.shape)))

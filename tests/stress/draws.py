@@ -75,7 +75,7 @@ def tensors_of(
     """Children, weight and offset, and what the routing learns, a little away from where it starts."""
     tensors = layer.tensors(weight_scale, generator)
     children = layer.geometry.kernel[0] * layer.geometry.kernel[1] * layer.children[0]
-    first = routing.first_parameters(layer.parents[0], layer.parents[1], children, layer.children[1])
+    first = routing.init_parameters(layer.parents[0], layer.parents[1], children, layer.children[1])
     for key, value in first.items():
         noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
         tensors[PARAMETER + key] = value.double() + 0.1 * noise

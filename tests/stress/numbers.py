@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capsella.routing import ROUTINGS, CapsuleConv, Geometry, Routing
+from capsella.routing import ROUTINGS, Geometry, Routing, RoutingInputs
 from tests.routing.helpers import CONV, Layer, gradients, same_bits
 from tests.stress.draws import PARAMETER, Case, draw, tensors_of
 from tests.stress.ground import Tally
@@ -51,9 +51,9 @@ def run(case: Case, dtype: torch.dtype, backend: str, tensors: dict[str, Tensor]
 def routed(case: Case, backend: str, tensors: dict[str, Tensor]) -> list[Tensor]:
     """Poses and activations."""
     routing = case.routing if backend == "auto" else with_backend(case.routing, backend)
-    conv = CapsuleConv(**{key: tensors[key] for key in CONV if key in tensors}, geometry=case.layer.geometry)
+    conv = RoutingInputs(**{key: tensors[key] for key in CONV if key in tensors}, geometry=case.layer.geometry)
     parameters = {key.removeprefix(PARAMETER): x for key, x in tensors.items() if key.startswith(PARAMETER)}
-    return list(routing.capsule_conv(conv, **parameters))
+    return list(routing.route_windows(conv, **parameters))
 
 
 def with_backend(routing: Routing, backend: str) -> Routing:

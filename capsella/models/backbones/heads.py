@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from capsella.errors import check_minimum
-from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules, start_for_relus
+from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules, he_init_
 from capsella.models.backbones.backbone import Backbone, BackboneDescription, find_backbone
 from capsella.models.base import ImageClassifier, register_model
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
@@ -96,7 +96,7 @@ def stem_linear(
     layer = _backbone(backbone, fine_tune, stage, positions, image_size, channels)
     width = layer.description.maps[0]
     linear = nn.Linear(width, len(classes))
-    start_for_relus(linear)
+    he_init_(linear)
     head = (nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), linear)
     model = ConvolutionalClassifier(
         nn.Sequential(layer, *head), image_size=image_size, channels=channels, classes=classes, started=True

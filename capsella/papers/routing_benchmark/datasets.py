@@ -231,7 +231,7 @@ def _slug(source: str, label: str) -> str:
 def _with_uniform_couplings(routing: Routing) -> Routing | None:
     """Return the same with uniform couplings, unless another routing is that: dynamic's is the uniform one."""
     if isinstance(routing, LogisticRouting):
-        return routing.once()
+        return routing.with_uniform_couplings()
     return replace(routing, iterations=1) if isinstance(routing, InvertedAttentionRouting) else None
 
 

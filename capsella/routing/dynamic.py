@@ -1,0 +1,214 @@
+"""Dynamic routing between capsules (Sabour, Frosst, Hinton 2017, arXiv 1710.09829, Procedure 1).
+
+Gradients flow through every iteration, as in the authors' code. The C++ kernels of csrc/dynamic.cpp store no votes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.routing.backends import FUSED, Backend, choose_backend, choose_layer_backend
+from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.convolution import RoutingInputs, RoutingShape, gather_windows
+from capsella.routing.functional import check_iterations, check_shape, check_votes, length, squash
+from capsella.routing.native import Call, Kernel
+from capsella.routing.recording import new_trace
+from capsella.routing.reference.agreement import dynamic_routing_reference
+from capsella.routing.votes import DenseVotes, Votes
+from capsella.types import Capsules
+
+# The times are in docs/reference/speed.md.
+SLOWER = "dynamic routing runs in PyTorch, 3 to 10 times slower"
+SLOWER_TIED = "dynamic routing with tied weights runs in PyTorch, 1.5 to 3 times slower"
+
+
+def dynamic_routing(
+    votes: Float[Tensor, "b i j d"],
+    iterations: int = 3,
+    *,
+    bias: Float[Tensor, "j d"] | None = None,
+    leaky: bool = False,
+    backend: str = "auto",
+) -> Routed:
+    """Route votes by agreement (Sabour et al. 2017, Procedure 1).
+
+    Args:
+        votes: [b i j d], child i's prediction û of parent j's pose.
+        iterations: routing iterations, at least 1; with one, every coupling is 1/j.
+        bias: [j d], added to s_j before the squash (in the authors' code, not in the paper).
+        leaky: let a child that fits nowhere leak to a parent that is dropped; couplings then sum to less than 1
+            (in the authors' code, not in the paper).
+        backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
+
+    Returns:
+        Poses v [b j d], activations ‖v‖ [b j], couplings [b i j] of the last iteration.
+
+    Raises:
+        ArgumentError: votes without the four axes, `iterations` < 1, a bias of another shape, an unknown backend.
+
+    >>> import torch
+    >>> routed = dynamic_routing(torch.randn(2, 5, 3, 8))
+    >>> routed.poses.shape, routed.couplings.sum(2).allclose(torch.ones(2, 5))
+    (torch.Size([2, 3, 8]), True)
+    """
+    check_votes(votes)
+    check_iterations(iterations)
+    if bias is not None:
+        check_shape("bias", bias, tuple(votes.shape[2:]), "[j d]")
+    if choose_backend(backend) == "reference":
+        return Routed(*dynamic_routing_reference(votes, iterations, bias, leaky))
+    dense = DenseVotes(votes)
+    return dynamic_procedure(dense, votes.new_zeros(dense.by_parent.shape[:3]), iterations, bias, leaky)
+
+
+def dynamic_procedure(votes: Votes, logits: Tensor, iterations: int, bias: Tensor | None, leaky: bool) -> Routed:
+    """Run Procedure 1 from logits of zeros: [b j i], or [b j m k] where a child i is one of type m in slot k."""
+    trace = new_trace("dynamic")
+    for iteration in range(iterations):
+        couplings = _softmax_over_parents(logits, leaky)
+        s = votes.sums(couplings)  # [b j d]
+        v = squash(s if bias is None else s + bias)
+        activations = length(v)
+        by_child = couplings.transpose(1, -1).flatten(1, -2)  # [b i j]
+        trace.add(by_child, v, activations)
+        if iteration < iterations - 1:
+            logits = logits + votes.agreements(v)
+    return Routed(v, activations, by_child)
+
+
+def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
+    """Return couplings [b j i]; leaky adds a parent with logit 0 that takes its share and is dropped."""
+    if not leaky:
+        return logits.softmax(1)
+    leak = torch.zeros_like(logits[:, :1])
+    return torch.cat([leak, logits], 1).softmax(1)[:, 1:]
+
+
+class TiedVotes:
+    """Votes of m child types in k slots of n windows through one weight per pair of types: exact, and never made.
+
+    W does not depend on the slot k of a child, so it can be taken out of both sums of Procedure 1. With children
+    i = (k, m) of type m in slot k:
+
+        s_j       = Σ_km c_kmj (u_km W_mj + o_k)  = Σ_m (Σ_k c_kmj u_km) W_mj + Σ_k (Σ_m c_kmj) o_k
+        û_kmj·v_j = (u_km W_mj + o_k)·v_j         = u_km·(v_j W_mjᵀ) + o_k·v_j
+
+    A matrix pose is its rows, each of which W maps alone, and the scalar product of two matrices is that of their rows.
+    Gradients reach the vote offset, too.
+    """
+
+    def __init__(self, inputs: RoutingInputs) -> None:
+        self.shape = inputs.shape
+        n, k, m, j, q, e = self.shape.n, self.shape.k, self.shape.c_in, self.shape.c_out, self.shape.q, self.shape.e
+        u = gather_windows(inputs.poses, inputs.geometry).reshape(n, k, m, self.shape.r * q)
+        self.u = u.transpose(1, 2)  # [n m k p]
+        self.W = inputs.weight[0, 0].transpose(0, 1).reshape(j, m * q, e)  # [j (m q) e]
+        self.offset = None  # [n k d]
+        if inputs.vote_offset is not None:
+            o = gather_windows(inputs.vote_offset[None, :, :, None], inputs.geometry)  # [1 h' w' kh kw 1 d]
+            self.offset = o.expand(self.shape.batch, *o.shape[1:]).reshape(n, k, self.shape.d)
+
+    def no_logits(self) -> Tensor:
+        """Return zeros [n j m k]."""
+        return self.u.new_zeros(self.shape.n, self.shape.c_out, self.shape.c_in, self.shape.k)
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """Return Σ_i c_ij û_j|i [n j d] for couplings [n j m k]."""
+        n, m, j, r, q = self.shape.n, self.shape.c_in, self.shape.c_out, self.shape.r, self.shape.q
+        mean_pose = weights.transpose(1, 2) @ self.u  # [n m j p]
+        mean_pose = mean_pose.reshape(n, m, j, r, q).permute(2, 0, 3, 1, 4)
+        s = mean_pose.reshape(j, n * r, m * q) @ self.W  # [j (n r) e]
+        s = s.reshape(j, n, self.shape.d).transpose(0, 1)
+        return s if self.offset is None else s + weights.sum(2) @ self.offset
+
+    def agreements(self, poses: Tensor) -> Tensor:
+        """Return û_j|i · v_j [n j m k] for poses v [n j d]."""
+        n, m, j, r, q = self.shape.n, self.shape.c_in, self.shape.c_out, self.shape.r, self.shape.q
+        rows = poses.reshape(n, j, r, self.shape.e).transpose(0, 1)  # [j n r e]
+        g = rows.reshape(j, n * r, self.shape.e) @ self.W.transpose(1, 2)  # [j (n r) (m q)]
+        g = g.reshape(j, n, r, m, q).permute(1, 3, 0, 2, 4)  # [n m j r q]
+        logits = (g.reshape(n, m, j, r * q) @ self.u.transpose(2, 3)).transpose(1, 2)  # [n j m k]
+        return logits if self.offset is None else logits + (poses @ self.offset.transpose(1, 2)).unsqueeze(2)
+
+
+class _DynamicKernel(Kernel):
+    """No gradient reaches the vote offset, which a tied layer must not have."""
+
+    family = "Dynamic"
+    tensors: ClassVar[Mapping[str, str]] = {
+        "poses": "Tensor", "weight": "Tensor", "vote_offset": "Tensor?", "bias": "Tensor?"
+    }  # fmt: skip
+    differentiable = ("poses", "weight", "bias")
+    second = "activations"
+    kept = ("sums",)
+
+    def empty_results(self, call: Call) -> dict[str, Tensor]:
+        """See `Kernel`; what is kept is s of every iteration."""
+        shape, new = RoutingShape._make(call["sizes"]), call["poses"].new_empty
+        sums = new(shape.n, call["iterations"], shape.c_out, shape.d)
+        return {"poses": new(*shape.grid, shape.d), "activations": new(shape.grid), "sums": sums}
+
+
+KERNEL = _DynamicKernel("dynamic", "DynamicOptions", iterations="int", leaky="bool")
+
+
+@register_routing
+@dataclass(frozen=True)
+class DynamicRouting(Routing):
+    """Options of `dynamic_routing` for a capsule layer."""
+
+    name: ClassVar[str] = "dynamic"
+    fused: ClassVar[tuple[str, ...]] = FUSED
+
+    iterations: int = 3
+    """Routing iterations; Sabour et al. 2017 use 3, and 1 for comparison."""
+    bias: bool = False
+    """Learn a bias per parent, from 0, added before the squash (authors' code, from 0.1)."""
+    leaky: bool = False
+    """Let children leak to a parent that is dropped (authors' code)."""
+    backend: Backend = "auto"
+    """The implementation that runs."""
+
+    def __post_init__(self) -> None:
+        check_iterations(self.iterations)
+
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
+        """Return a bias [j d] where asked for."""
+        return {"bias": (types, pose)} if self.bias else {}
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """Route by `dynamic_routing`; the children's activations, lengths of their poses, are not used."""
+        return dynamic_routing(
+            votes, self.iterations, bias=parameters.get("bias"), leaky=self.leaky, backend=self.backend
+        )
+
+    def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
+        """Route every window of the grid. A tied layer needs no votes on any device; see `TiedVotes`."""
+        tied, offset = inputs.geometry.tied, inputs.vote_offset
+        no_native = "its tied layers take no vote_offset" if tied and offset is not None else None
+        slower = SLOWER_TIED if tied else SLOWER
+        backend = choose_layer_backend(self.backend, self.fused, inputs, slower, no_native)
+        if (bias := parameters.get("bias")) is not None:
+            check_shape("bias", bias, (inputs.shape.c_out, inputs.shape.d), "[j d]")
+        if backend == "triton":
+            from capsella.routing.triton import triton_votes
+
+            votes, children = triton_votes(inputs)
+            logits = children.new_zeros(inputs.shape.n, inputs.shape.c_out, inputs.shape.i)
+            bias = None if bias is None else bias.to(children.dtype)
+            with torch.autocast(inputs.poses.device.type, enabled=False):
+                routed = dynamic_procedure(votes, logits, self.iterations, bias, self.leaky)
+            return inputs.parents(routed.poses, routed.activations)
+        if backend == "native":
+            tensors = {"poses": inputs.poses, "weight": inputs.weight, "vote_offset": offset, "bias": bias}
+            options = {"sizes": list(inputs.shape), "iterations": self.iterations, "leaky": self.leaky}
+            return Capsules(*KERNEL({**tensors, **options}))
+        if tied and backend == "eager":
+            tied_votes = TiedVotes(inputs)
+            routed = dynamic_procedure(tied_votes, tied_votes.no_logits(), self.iterations, bias, self.leaky)
+            return inputs.parents(routed.poses, routed.activations)
+        return Routing.route_windows(replace(self, backend=backend), inputs, **parameters)

@@ -1,0 +1,308 @@
+"""Triton kernels of dynamic and EM routing, off by default: `backend="auto"` never takes them.
+
+They were compiled for GPUs, but have run in Triton's interpreter alone, so that their speed is not known.
+
+Votes are never written: every pass computes them again from poses and weights. Memory holds one number for each child
+and parent (couplings, logits), in the backward pass one pose for each child of each window, and the parents'
+statistics; votes exist only as tiles in registers. All that routing asks of votes is three passes over δ = V − μ (μ = 0
+where it is not given):
+
+* `Factors.sums`: Σ_i s δ and Σ_i s δ²,
+* `Factors.scores`: Σ_d δ (α + β δ),
+* `Factors.gradients`: for ∂L/∂V = s (α + β δ), the gradients of poses, weight and vote offset.
+
+Sums are taken in a fixed order: results are the same on every run. They are float32 (float64 for float64 poses).
+Products are exact to float32 too, unless `torch.set_float32_matmul_precision` allows less: three TF32 products then
+stand for one. bfloat16 and float16 numbers are TF32 numbers, so one TF32 product is exact for their votes.
+
+The kernels themselves are in kernels.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from capsella.errors import check_argument
+from capsella.routing.convolution import Geometry, RoutingInputs, by_window, slot_positions
+from capsella.routing.triton import kernels
+
+# `Factors` in the schema of an operator, whose arguments begin with them.
+FACTORS = "Tensor poses, Tensor weight, Tensor? offset, Tensor slots, bool short"
+
+
+def triton_votes(inputs: RoutingInputs) -> tuple["TritonVotes", Tensor]:
+    """Return the votes of a layer on a CUDA device, and the activations [n i] of the children in its windows.
+
+    Poses and weight are float32, bfloat16 or float16; everything computed from the votes is float32 (float64 for
+    float64), as are the activations.
+
+    Raises:
+        ArgumentError: poses are not on a CUDA device.
+    """
+    device, offset = inputs.poses.device, inputs.vote_offset
+    rule = "have poses on a CUDA device for 'triton' (with TRITON_INTERPRET=1, kernels run on a CPU: slow, for tests)"
+    check_argument(inputs.poses.is_cuda or kernels.INTERPRETED, rule, backend=str(device))
+    of_votes = torch.promote_types(inputs.poses.dtype, inputs.weight.dtype)
+    # Converted here, for autograd to add up the gradients of all passes before it rounds them to shorter types.
+    dtype = torch.promote_types(of_votes, torch.float32)
+    factors = Factors(
+        poses=inputs.poses.to(dtype).contiguous(),
+        weight=inputs.weight.to(dtype).contiguous(),
+        offset=None if offset is None else offset.to(dtype),
+        slots=slot_positions(inputs).int(),
+        short=of_votes.itemsize == 2,
+    )
+    return TritonVotes(inputs.geometry, factors), by_window(inputs, inputs.activations.to(dtype))
+
+
+@torch.library.custom_op(
+    "capsella::vote_sums", mutates_args=(), schema=f"({FACTORS}, Tensor shares, Tensor? mu) -> Tensor"
+)
+def _vote_sums(*inputs: Any) -> Tensor:
+    """[1 n j d], or [2 n j d] where μ is given."""
+    factors, (shares, mu) = Factors(*inputs[:5]), inputs[5:]
+    constants = factors.constants
+    area, windows, d = factors.poses.shape[1:3].numel(), len(shares), constants["R"] * constants["E"]
+    grid = kernels.grid_of(constants, windows)
+    out = shares.new_empty(grid[2], 1 if mu is None else 2, *shares.shape[:2], d)
+    kernels.launch(
+        kernels.sums_kernel, grid, *factors[:4], area, windows, shares, mu, out,
+        **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
+    )  # fmt: skip
+    return out.sum(0)
+
+
+@_vote_sums.register_fake
+def _(*inputs: Any) -> Tensor:
+    factors, (shares, mu) = Factors(*inputs[:5]), inputs[5:]
+    d = factors.poses.shape[4] // factors.weight.shape[4] * factors.weight.shape[5]
+    return shares.new_empty(1 if mu is None else 2, *shares.shape[:2], d)
+
+
+@torch.library.custom_op(
+    "capsella::vote_scores", mutates_args=(), schema=f"({FACTORS}, Tensor alpha, Tensor? mu, Tensor? beta) -> Tensor"
+)
+def _vote_scores(*inputs: Any) -> Tensor:
+    """[n j i]."""
+    factors, (alpha, mu, beta) = Factors(*inputs[:5]), inputs[5:]
+    constants = factors.constants
+    area, windows = factors.poses.shape[1:3].numel(), len(alpha)
+    out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C_IN"])
+    kernels.launch(
+        kernels.scores_kernel, kernels.grid_of(constants, windows), *factors[:4], area, windows, alpha, mu, beta, out,
+        **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
+    )  # fmt: skip
+    return out
+
+
+@_vote_scores.register_fake
+def _(*inputs: Any) -> Tensor:
+    factors, alpha = Factors(*inputs[:5]), inputs[5]
+    return alpha.new_empty(*alpha.shape[:2], factors.slots.shape[1] * factors.poses.shape[3])
+
+
+@torch.library.custom_op(
+    "capsella::vote_gradients",
+    mutates_args=(),
+    schema=f"({FACTORS}, Tensor shares, Tensor alpha, Tensor? mu, Tensor? beta, bool offset_wanted) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+def _vote_gradients(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the pose of each child of each window [n i p], the weight, and each such child's offset [n i d]."""
+    factors, (shares, alpha, mu, beta, offset_wanted) = Factors(*inputs[:5]), inputs[5:]
+    poses, weight, constants = factors.poses, factors.weight, factors.constants
+    area, windows, children = poses.shape[1:3].numel(), len(alpha), shares.shape[2]
+    weights = constants["C_IN"] if constants["TIED"] else children
+    groups = kernels.triton.cdiv(windows, constants["BM"] // constants["RP"] * kernels.BLOCKS)
+    per_program = 1 if constants["TIED"] else kernels.WEIGHTS
+    grad_poses = alpha.new_zeros(windows, children, poses.shape[4])
+    grad_weight = alpha.new_zeros(groups, *weight.shape)
+    grad_offset = alpha.new_zeros(windows if offset_wanted else 0, children, alpha.shape[2])
+    kernels.launch(
+        kernels.gradients_kernel, (kernels.triton.cdiv(weights, per_program), groups),
+        *factors[:4], area, windows, shares, alpha, mu, beta, grad_poses, grad_weight, grad_offset,
+        **constants, CENTRED=mu is not None,
+        OFFSET_WANTED=offset_wanted, PER_PROGRAM=per_program, GROUP=kernels.BLOCKS,
+    )  # fmt: skip
+    return grad_poses, grad_weight.sum(0), grad_offset
+
+
+@_vote_gradients.register_fake
+def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    factors, (shares, alpha, _, _, offset_wanted) = Factors(*inputs[:5]), inputs[5:]
+    new, windows, children = alpha.new_empty, len(shares), shares.shape[2]
+    of_offset = new(windows if offset_wanted else 0, children, alpha.shape[2])
+    return new(windows, children, factors.poses.shape[4]), new(factors.weight.shape), of_offset
+
+
+class Factors(NamedTuple):
+    """The factors of votes: V = u W, plus `offset` where there is one, for every child of every window.
+
+    Attributes:
+        poses, weight: [b h w c_in p] and [kh kw c_in c_out q e], of one type.
+        offset: [h w d] or None.
+        slots: [sites k], the position of the child in each slot of each window of an image.
+        short: poses and weight hold 16-bit numbers.
+    """
+
+    poses: Tensor
+    weight: Tensor
+    offset: Tensor | None
+    slots: Tensor
+    short: bool
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The constants that a kernel is compiled for."""
+        constants = kernels.constants_of(self.poses, self.weight, self.slots, self.short)
+        return {**constants, "OFFSET": self.offset is not None}
+
+    def sums(self, shares: Tensor, mu: Tensor | None = None) -> Tensor:
+        """Return Σ_i s δ, and where μ is given Σ_i s δ²: [1 n j d] or [2 n j d], for shares [n j i] and μ [n j d]."""
+        return torch.ops.capsella.vote_sums(*self, shares, mu)
+
+    def scores(self, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None) -> Tensor:
+        """Return Σ_d δ (α + β δ) [n j i], for α, μ, β [n j d]; μ and β come together."""
+        return torch.ops.capsella.vote_scores(*self, alpha, mu, beta)
+
+    def gradients(
+        self, ctx: Any, shares: Tensor, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        """Return a gradient or None for the geometry and each factor, where that of the votes is s (α + β δ).
+
+        ctx: the context of the pass, which `_keep` has filled.
+        """
+        wanted = ctx.needs_input_grad[1 + Factors._fields.index("offset")]
+        by_window, weight, offset = torch.ops.capsella.vote_gradients(*self, shares, alpha, mu, beta, wanted)
+        batch, *size, c_in, p = self.poses.shape
+        window = (batch, *ctx.geometry.grid((size[0], size[1])), *ctx.geometry.kernel, c_in)
+        poses = _add_windows(by_window.reshape(*window, p), ctx.geometry, size)
+        if wanted:
+            of_positions = offset.reshape(*window, alpha.shape[2]).sum(5)
+            of_grid = _add_windows(of_positions, ctx.geometry, size).sum(0)
+        return None, poses, weight, of_grid if wanted else None, None, None
+
+
+def _keep(ctx: Any, geometry: Geometry, factors: Factors, *others: Tensor) -> None:
+    """Save what a pass over votes needs on its way back."""
+    ctx.geometry, ctx.short = geometry, factors.short
+    ctx.save_for_backward(factors.poses, factors.weight, factors.offset, factors.slots, *others)
+
+
+def _kept(ctx: Any) -> tuple[Factors, list[Tensor]]:
+    """Return the factors and others that `_keep` saved."""
+    poses, weight, offset, slots, *others = ctx.saved_tensors
+    return Factors(poses, weight, offset, slots, ctx.short), others
+
+
+def _add_windows(windows: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
+    """Apply the adjoint of `gather_windows`: [b h' w' kh kw *rest] → [b h w *rest], adding windows that overlap."""
+    children = windows.movedim((3, 4), (-2, -1))
+    for axis in (1, 0):
+        shape = list(children.shape[:-1])
+        shape[1 + axis] = size[axis]
+        children = torch.ops.aten.unfold_backward(
+            children, shape, 1 + axis, geometry.kernel[axis], geometry.stride[axis]
+        )
+    return children
+
+
+@dataclass(frozen=True)
+class TritonVotes:
+    """`GaussianVotes` that are computed anew in each pass."""
+
+    geometry: Geometry
+    factors: Factors
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """See `Votes`."""
+        s: Tensor = _Sums.apply(self.geometry, *self.factors, weights)
+        return s
+
+    def agreements(self, poses: Tensor) -> Tensor:
+        """See `Votes`."""
+        agreements: Tensor = _Agreements.apply(self.geometry, *self.factors, poses)
+        return agreements
+
+    def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """See `GaussianVotes`."""
+        mu, variance = _Moments.apply(self.geometry, *self.factors, shares)
+        return mu, variance
+
+    def distances(self, mu: Tensor, precision: Tensor) -> Tensor:
+        """See `GaussianVotes`."""
+        distances: Tensor = _Distances.apply(self.geometry, *self.factors, mu, precision)
+        return distances
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, geometry: Geometry, *inputs: Any) -> Tensor:
+        *factors, c = inputs
+        V = Factors(*factors)
+        _keep(ctx, geometry, V, c)
+        return V.sums(c)[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        V, (c,) = _kept(ctx)
+        return *V.gradients(ctx, c, grad), V.scores(grad)
+
+
+class _Agreements(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, geometry: Geometry, *inputs: Any) -> Tensor:
+        *factors, v = inputs
+        V = Factors(*factors)
+        _keep(ctx, geometry, V, v)
+        return V.scores(v)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        V, (v,) = _kept(ctx)
+        return *V.gradients(ctx, grad, v), V.sums(grad)[0]
+
+
+class _Moments(torch.autograd.Function):
+    """The formulas of `DenseVotes.moments`, with δ = V − μ."""
+
+    @staticmethod
+    def forward(ctx: Any, geometry: Geometry, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *factors, shares = inputs
+        V = Factors(*factors)
+        (mu,) = V.sums(shares)
+        _, variance = V.sums(shares, mu)
+        _keep(ctx, geometry, V, shares, mu)
+        return mu, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_mu: Tensor, grad_variance: Tensor) -> tuple[Tensor | None, ...]:
+        V, (shares, mu) = _kept(ctx)
+        # ∂μ/∂s = V = μ + δ, ∂σ²/∂s = δ²; ∂L/∂V = s (g + 2 g₂ δ)
+        grad_shares = V.scores(grad_mu, mu, grad_variance) + (mu * grad_mu).sum(2, keepdim=True)
+        return *V.gradients(ctx, shares, grad_mu, mu, 2 * grad_variance), grad_shares
+
+
+class _Distances(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, geometry: Geometry, *inputs: Any) -> Tensor:
+        *factors, mu, precision = inputs
+        V = Factors(*factors)
+        _keep(ctx, geometry, V, mu, precision)
+        return V.scores(torch.zeros_like(mu), mu, precision)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        V, (mu, precision) = _kept(ctx)
+        # ∂L/∂V = e 2 precision δ
+        first, grad_precision = V.sums(grad, mu)
+        of_factors = V.gradients(ctx, grad, torch.zeros_like(mu), mu, 2 * precision)
+        return *of_factors, -2 * precision * first, grad_precision
