@@ -13,7 +13,7 @@ from capsella.errors import ArgumentError, CapsellaError, check_argument, check_
 from capsella.ray_cluster import Place, joined
 
 if TYPE_CHECKING:
-    from capsella.reproduce import Entry, Job, Plan
+    from capsella.reproduce import Entry, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +107,7 @@ def _run(options: Papers) -> None:
 def _reproduce(options: Papers, command: str) -> None:
     """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
     from capsella.papers.published import FIGURES, TABLES
-    from capsella.reproduce import ImageCounts, Night, Speeds, find_entries, jobs_of, make_plan, write_page
-    from capsella.reproduce.page import Reproduction
+    from capsella.reproduce import Measurements, Reproduction, find_entries, make_plan, trainings_of
 
     began, budget, seeds = time.monotonic(), options.budget or "medium", options.seeds or 3
     if options.data is not None:
@@ -118,24 +117,19 @@ def _reproduce(options: Papers, command: str) -> None:
         raise unknown_name("paper", options.name, papers)
     folder, out = options.out or Path("runs", f"reproduce-{budget}"), console()
     out.print("looking for the images", markup=False)
-    counts = ImageCounts(folder)
-    entries, missing = find_entries(options.name, budget, folder, counts, stand_ins=options.stand_ins)
+    measured = Measurements(folder)
+    entries, missing = find_entries(options.name, budget, folder, measured, stand_ins=options.stand_ins)
     if not entries:
         raise CapsellaError("\n".join(["no table or figure has its images", *_left_out(missing)]))
-    jobs, speeds = jobs_of(entries, seeds), Speeds(folder, out, counts)
-    plan = make_plan(jobs, lambda job: speeds.seconds(job.row.recipe), options.hours)
-    _print_plan(plan, entries, jobs)
+    out.print("timing a few steps of each network", markup=False)
+    plan = make_plan(trainings_of(entries, seeds, measured.seconds), options.hours)
+    _print_plan(plan, entries)
     print(*_left_out(missing), sep="\n", end="\n" if missing else "")
     if options.dry_run:
         return
-    night = Night(folder, entries, seeds, out, began=began)
-
-    def page() -> Path:
-        return write_page(Reproduction(night, missing, jobs, plan, command), folder)
-
+    reproduction = Reproduction(folder, entries, missing, plan, seeds, command, out, began)
     with joined(options.place):
-        night.run(plan, page)
-    print(f"page    {page()}")
+        print(f"page    {reproduction.run()}")
 
 
 def _left_out(missing: Mapping[str, str]) -> list[str]:
@@ -146,7 +140,7 @@ def _left_out(missing: Mapping[str, str]) -> list[str]:
     return [f"left out {', '.join(of)}: {why}" for why, of in names.items()]
 
 
-def _print_plan(plan: "Plan", entries: "Sequence[Entry]", jobs: "Sequence[Job]") -> None:
+def _print_plan(plan: "Plan", entries: "Sequence[Entry]") -> None:
     """Print a row for each table or figure, each run counted where it comes first."""
     from rich.table import Table
 
@@ -156,17 +150,16 @@ def _print_plan(plan: "Plan", entries: "Sequence[Entry]", jobs: "Sequence[Job]")
     for head in ("finished", "to come", "left out", "time"):
         table.add_column(head, justify="right")
     for entry in entries:
-        planned = [run for run in plan.runs if run.job.entries[0] == entry.name]
-        gone = [run for run in plan.left_out if run.job.entries[0] == entry.name]
-        over = sum(job.is_over and job.entries[0] == entry.name for job in jobs)
-        seconds = format_duration(sum(run.seconds for run in planned)) if planned else "–"
-        table.add_row(entry.name, str(over), str(len(planned)), str(len(gone)), seconds)
+        groups = (plan.over, plan.runs, plan.left_out)
+        counts = [str(sum(run.entries[0] == entry.name for run in runs)) for runs in groups]
+        seconds = sum(run.remaining for run in plan.runs if run.entries[0] == entry.name)
+        table.add_row(entry.name, *counts, format_duration(seconds) if seconds else "–")
     show(table)
     limit = "" if plan.hours is None else f" of {plan.hours:g} h"
     print(
-        f"{pluralize(len(plan.runs), 'run')} to come, {plan.over} finished. "
+        f"{pluralize(len(plan.runs), 'run')} to come, {len(plan.over)} finished. "
         f"Planned: {format_duration(plan.seconds)}{limit}, from a few steps of each network here. "
         "The first seed of every row comes before any second seed."
     )
     for run in plan.left_out:
-        print(f"left out, {format_duration(run.seconds)}: {run.job.row.cost}, seed {run.job.seed}")
+        print(f"left out, {format_duration(run.remaining)}: {run}")

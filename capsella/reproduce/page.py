@@ -1,22 +1,25 @@
-"""The page of a reproduction: one HTML file with every table, figure, curve and claim in it."""
+"""The page of a reproduction: one HTML file with every table, figure, learning curve and claim."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capsella.compare.figures import learning_figure
 from capsella.environment import environment, hardware
-from capsella.errors import pluralize
-from capsella.experiments import format_duration
-from capsella.files import write_json, write_text
-from capsella.papers.published import CLAIMS, paper_of
-from capsella.report.pages import render_page
-from capsella.reproduce.jobs import Job
-from capsella.reproduce.night import Night
-from capsella.reproduce.plan import Plan
-from capsella.reproduce.section import Section, section_of
-from capsella.reproduce.verdicts import RULE, Answer, Verdict, judge
+from capsella.errors import CapsellaError, pluralize
+from capsella.evaluation import accuracy_interval, points
+from capsella.experiments import CorrectnessTable, Results, format_duration
+from capsella.files import read_json, write_json, write_text
+from capsella.papers.published import paper_of
+from capsella.papers.table_types import cells_with_caveats, ours_columns
+from capsella.report.pages import embedded, render_page
+from capsella.reproduce.claims import RULE, Answer, ClaimVerdict, state_of
+from capsella.reproduce.plan import Entry, Plan, Training
+from capsella.training import RunFolder
 
+CURVES = 7  # rows in one picture of learning curves
 PAPERS = {
     "sabour2017": "Sabour, Frosst, Hinton 2017: Dynamic routing between capsules",
     "hinton2018": "Hinton, Sabour, Frosst 2018: Matrix capsules with EM routing",
@@ -29,149 +32,201 @@ PAPERS = {
 }
 ANSWERS: dict[Answer, str] = {"supports": "supported", "contradicts": "contradicted", "cannot tell": "open"}
 BUDGETS = {
-    "small": "Every network is trained for minutes only, so no number here is to be held against a published one: each "
-    "says so in its cell.",
-    "medium": "Trainings are shorter than the papers', and much longer than the small budget's. What differs "
-    "stands under each table. A network that still learned when its training ended says so in its cell; not where its "
-    "rate fell to nothing along a cosine, which hides it.",
-    "full": "Every network is trained as long as its recipe has it.",
+    "small": "Every network is trained for minutes only, so do not compare these numbers with published ones; each "
+    "cell is marked.",
+    "medium": "Trainings are shorter than the papers', and much longer than those of the small budget. What differs is "
+    "noted under each table. A network that still learned when its training ended is marked in its cell, except with "
+    "a cosine schedule, which hides it.",
+    "full": "Every network is trained for as long as its recipe says.",
 }
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """All that the page shows.
+class Facts:
+    """What the page says of the reproduction beside its tables; the fields are those of `Reproduction`."""
 
-    night: what it has made, and could not. missing: why other tables and figures are left out, by name. jobs: all runs.
-    plan: of this call. command: that was called.
-    """
-
-    night: Night
     missing: Mapping[str, str]
-    jobs: Sequence[Job]
     plan: Plan
+    late: Sequence[Training]
+    problems: Mapping[str, str]
+    seeds: int
     command: str
 
 
-def write_page(found: Reproduction, folder: Path) -> Path:
-    """Write report.html and claims.json into `folder`; returns the path of the page.
+@dataclass(frozen=True)
+class Section:
+    """A table or figure on the page; `problem` says why it is not made.
+
+    rows: of cells, each a text, its caveat and its 95 % interval. runs: how each row was trained, as commands.
+    """
+
+    name: str
+    title: str
+    command: str
+    texts: Sequence[str]
+    problem: str
+    heads: Sequence[str]
+    labels: int
+    rows: Sequence[Sequence[tuple[str, str, str]]]
+    pictures: Sequence[str]
+    curves: Sequence[str]
+    runs: Sequence[tuple[str, str]]
+
+
+def write_page(entries: Sequence[Entry], verdicts: Sequence[ClaimVerdict], facts: Facts, folder: Path) -> Path:
+    """Write report.html and claims.json into `folder`; return the path of the page.
 
     Raises:
         CapsellaError: unreadable metrics or results of a run; no space on the disk.
     """
-    verdicts = verdicts_of(found)
-    write_json(folder / "claims.json", {"rule": RULE, "claims": [_claim_values(verdict) for verdict in verdicts]})
+    write_json(folder / "claims.json", {"rule": RULE, "claims": [verdict.to_dict() for verdict in verdicts]})
     papers: dict[str, list[Section]] = {}
-    for entry in found.night.entries:
-        papers.setdefault(entry.paper, []).append(
-            section_of(entry, found.night.seeds, found.night.problems.get(entry.name))
-        )
+    for entry in entries:
+        section = section_of(entry, facts.seeds, facts.problems.get(entry.name))
+        papers.setdefault(paper_of(entry.name), []).append(section)
     page = render_page(
         "capsella.reproduce",
         "report.html.jinja",
         title="Capsule networks, reproduced",
         headline=_headline(verdicts),
-        budget=BUDGETS[found.night.entries[0].budget] if found.night.entries else "",
+        budget=BUDGETS[entries[0].budget] if entries else "",
         verdicts=verdicts,
-        answers=ANSWERS,
-        percent=_percent,
+        points=points,
         rule=RULE,
         papers=[(paper, PAPERS.get(paper, paper), sections) for paper, sections in papers.items()],
-        missing=found.missing,
-        state=_state(found),
-        left_out=_left_out(found),
-        facts=_facts(found),
+        missing=facts.missing,
+        state=_state(facts),
+        left_out=_left_out(facts),
+        facts=_machine(facts),
     )
     path = folder / "report.html"
     write_text(path, page)
     return path
 
 
-def verdicts_of(found: Reproduction) -> list[Verdict]:
-    """Of every claim of the papers on the page."""
-    entries = {entry.name: entry for entry in found.night.entries}
-    papers = {paper_of(name) for name in (*entries, *found.missing)}
-    claims = [claim for claim in CLAIMS if paper_of(claim.where) in papers]
-    return [judge(claim, entries.get(claim.where), found.night.seeds) for claim in claims]
-
-
-def _headline(verdicts: Sequence[Verdict]) -> str:
+def _headline(verdicts: Sequence[ClaimVerdict]) -> str:
     if not verdicts:
         return "No claim is tested for these papers."
-    counts = [
-        f"{sum(verdict.answer == answer for verdict in verdicts)} {ANSWERS[answer]}"
-        for answer in ("supports", "contradicts", "cannot tell")
-    ]
-    elsewhere = sum(verdict.source is not None for verdict in verdicts)
+    counts = [f"{sum(v.answer == answer for v in verdicts)} {text}" for answer, text in ANSWERS.items()]
     text = f"{pluralize(len(verdicts), 'claim')} of the papers: {', '.join(counts)}."
-    return text + (f" {elsewhere} of them on images that stand in for the paper's." if elsewhere else "")
+    stand_ins = sum(verdict.source is not None for verdict in verdicts)
+    return text + (f" {stand_ins} of them on images that stand in for the paper's." if stand_ins else "")
 
 
-def _percent(share: float) -> str:
-    """A share as points of per cent with a sign."""
-    return f"{100 * share:+.2f}".replace("-", "−")
+def _state(facts: Facts) -> str:
+    trainings = (*facts.plan.over, *facts.plan.runs, *facts.plan.left_out)
+    over = sum(training.is_over for training in trainings)
+    to_come = [one for one in facts.plan.runs if not one.is_over and one not in facts.late]
+    text = f"{over} of {pluralize(len(trainings), 'run')} are finished."
+    left = sum(training.remaining for training in to_come)
+    return f"{text} Planned: {format_duration(left)} more." if to_come else text
 
 
-def _state(found: Reproduction) -> str:
-    """How far the trainings are, in a sentence."""
-    over = sum(job.is_over for job in found.jobs)
-    text = f"{over} of {pluralize(len(found.jobs), 'run')} are finished."
-    open_runs = [
-        planned
-        for planned in found.plan.runs
-        if not planned.job.is_over and planned not in (*found.night.late, *found.night.too_large)
-    ]
-    if open_runs:
-        text += f" Planned: {format_duration(sum(planned.seconds for planned in open_runs))} more."
-    return text
-
-
-def _left_out(found: Reproduction) -> dict[str, list[tuple[str, str, str]]]:
-    """Runs without a result that are not to come, by the reason: each row with its seeds, and how long a run takes."""
-    groups: dict[str, list[tuple[Job, float | None]]] = {
-        "They did not fit into the hours": [(one.job, one.seconds) for one in found.plan.left_out],
-        "Other runs took longer than planned": [(one.job, one.seconds) for one in found.night.late],
-        "The memory is not enough": [(one.job, one.seconds) for one in found.night.too_large],
-        "Their training diverged": [(job, None) for job in found.jobs if job.run.has_diverged],
+def _left_out(facts: Facts) -> dict[str, list[tuple[str, str]]]:
+    """Return the runs without a result that are not to come, with their times, by the reason."""
+    plan = facts.plan
+    diverged = [one for one in (*plan.over, *plan.runs) if one.run.has_diverged]
+    groups = {
+        "They did not fit into the hours": plan.left_out,
+        "Other runs took longer than planned": facts.late,
+        "Their training diverged": diverged,
     }
-    rows: dict[str, list[tuple[str, str, str]]] = {}
-    for why, runs in groups.items():
-        of_row: dict[str, list[tuple[int, float | None]]] = {}
-        for job, seconds in runs:
-            if seconds is None or not job.is_over:
-                of_row.setdefault(job.row.cost, []).append((job.seed, seconds))
-        for cost, each in of_row.items():
-            seconds = each[-1][1]
-            seeds = ", ".join(str(seed) for seed, _ in each)
-            rows.setdefault(why, []).append((cost, seeds, "–" if seconds is None else format_duration(seconds)))
-    return rows
-
-
-def _facts(found: Reproduction) -> dict[str, str]:
-    made_with = environment()
-    hours = "no limit" if found.plan.hours is None else f"{found.plan.hours:g}"
     return {
-        "command": found.command,
-        "hours": hours,
-        "seeds": f"at most {found.night.seeds} of a row that a claim compares, one of the others",
+        why: [(str(training), format_duration(training.seconds)) for training in trainings]
+        for why, trainings in groups.items()
+        if trainings
+    }
+
+
+def _machine(facts: Facts) -> dict[str, str]:
+    made_with = environment()
+    return {
+        "command": facts.command,
+        "hours": "no limit" if facts.plan.hours is None else f"{facts.plan.hours:g}",
+        "seeds": f"{facts.seeds} for rows that a claim compares, 1 for the others",
         "machine": f"{hardware(made_with)}, {made_with['cores']} cores",
         "versions": f"capsella {made_with['capsella']} ({made_with['commit']}), torch {made_with['torch']}, "
         f"Python {made_with['python']}",
     }
 
 
-def _claim_values(verdict: Verdict) -> dict[str, Any]:
-    """For claims.json."""
-    claim = verdict.claim
-    return {
-        "claim": claim.text,
-        "where": claim.where,
-        "rows": list(verdict.rows),
-        "paper_error_percent": claim.paper,
-        "error_percent": verdict.errors,
-        "marks": list(verdict.marks),
-        "stand_in": verdict.source,
-        "gain": None if verdict.gain is None else verdict.gain.to_dict(),
-        "answer": verdict.answer,
-        "why": verdict.why,
-    }
+def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
+    """Return the section of an entry, from what is written in its folder.
+
+    Raises:
+        CapsellaError: unreadable metrics or results of a run, or numbers of the entry.
+    """
+    results: Results = {row.slug: entry.tested(row, seeds) for row in entry.rows}
+    values = read_json(entry.numbers) if entry.numbers.exists() else {}
+    if not values and problem is None:
+        needed = "all its rows have" if entry.published.requires_common_seeds else "one of its rows has"
+        problem = f"Not made yet: {needed} to be trained first."
+    stand_in = f"Images: {entry.source}, in place of the paper's." if entry.source else ""
+    texts = [stand_in, values.get("measured", ""), values.get("note", "")]
+    return Section(
+        name=entry.name,
+        title=entry.published.title,
+        command=entry.command(seeds),
+        texts=[text for text in texts if text],
+        problem=problem or "",
+        heads=values.get("heads", []),
+        labels=values.get("labels", 0),
+        rows=_cells(entry, values, results) if "rows" in values and "heads" in values else [],
+        pictures=[base64.b64encode(path.read_bytes()).decode() for path in entry.pictures(values)],
+        curves=[] if entry.is_figure else _curves(entry, results, _names(values)),
+        runs=[(slug, runs[0]["command"]) for slug, runs in results.items() if runs],
+    )
+
+
+def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[list[tuple[str, str, str]]]:
+    """Return every cell with the state of its training and its interval."""
+    states = {slug: state_of(entry, slug, runs) for slug, runs in results.items()}
+    ours, rows = ours_columns(values), []
+    for row, cells in zip(values["rows"], cells_with_caveats(values, states), strict=True):
+        intervals = dict(zip(ours, _intervals(row, len(ours)), strict=False))
+        rows.append([(text, caveat, intervals.get(column, "")) for column, (text, caveat) in enumerate(cells)])
+    return rows
+
+
+def _intervals(row: Mapping[str, Any], columns: int) -> list[str]:
+    """Return the intervals of a row's errors over seeds and test images; none if its runs do not have them."""
+    runs = row.get("runs", [])
+    if not isinstance(runs, list):  # before an attack a table has the runs of several networks, by name
+        return []
+    tests = [[run[key] for run in runs] for key in row.get("keys", ["test"])] if runs else []
+    if not tests or len(tests) != columns:
+        return []
+    try:
+        intervals = [accuracy_interval(*CorrectnessTable.from_tests(of_column)) for of_column in tests]
+    except (CapsellaError, ValueError):
+        return []
+    return [f"{100 * (1 - interval.high):.2f}–{100 * (1 - interval.low):.2f}" for interval in intervals]
+
+
+def _names(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the label of each slug in the table; with its slug if a row has several, and none if labels repeat."""
+    names: dict[str, str] = {}
+    for row in values.get("rows", []):
+        label = ", ".join(text for text in map(str, row["cells"][: values.get("labels", 0)]) if text != "–")
+        slugs = row.get("slugs", [])
+        names |= {slug: label if len(slugs) == 1 else f"{label} ({slug})" for slug in slugs}
+    return names if len(set(names.values())) == len(names) else {}
+
+
+def _curves(entry: Entry, results: Results, names: Mapping[str, str]) -> list[str]:
+    """Return pictures of errors against epochs, a few rows in each."""
+    rows, pictures = [row for row in entry.rows if results[row.slug]], []
+    for number, start in enumerate(range(0, len(rows), CURVES)):
+        tables = {
+            names.get(row.slug, row.slug): [
+                RunFolder(row.folder(entry.folder, run["seed"])).read_metrics() for run in results[row.slug]
+            ]
+            for row in rows[start : start + CURVES]
+        }
+        training, validation = (
+            {row: [table[column] for table in of_row] for row, of_row in tables.items()}
+            for column in ("train_error", "validation_error")
+        )
+        figure = learning_figure(training, validation, {row: f"C{n}" for n, row in enumerate(tables)})
+        pictures.append(embedded(figure, entry.folder / "figures" / f"{entry.name}-curves{number}.png"))
+    return pictures

@@ -1,59 +1,270 @@
-"""Which runs come when, and which do not fit into the time: cheapest information first."""
+"""The plan of a reproduction: the tables and figures whose images are at hand, and their trainings by time."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
 
-from capsella.reproduce.jobs import Job
+from capsella.data import DataOptions, load_once
+from capsella.environment import environment
+from capsella.errors import CapsellaError
+from capsella.experiments import Results, Row, common_seeds
+from capsella.files import read_json, write_json
+from capsella.papers.budget import BudgetName
+from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES, paper_of
+from capsella.papers.table_types import Published
+from capsella.training import Recipe, RunFolder
+from capsella.training.loop import StepTime, time_steps
+
+# Fields of the data that a step's time depends on, and facts of the machine.
+STEP_FIELDS = ("name", "of", "path", "domains", "size", "channels", "camera", "viewpoints", "first_classes", "cells")
+MACHINE = ("cpu", "gpu", "threads", "torch", "capsella")
 
 
-class Planned(NamedTuple):
-    """A run, the seconds of the whole of it, and the share of it that is left."""
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A table or figure.
 
-    job: Job
-    whole: float
-    left: float
+    name: as registered. published: on the images at hand. budget: of its trainings. rows: to be trained for it.
+    folder: of its runs. source: the images that stand in for the paper's, if any.
+    """
+
+    name: str
+    published: Published
+    budget: BudgetName
+    rows: tuple[Row, ...]
+    folder: Path
+    source: str | None = None
 
     @property
-    def seconds(self) -> float:
-        """That are left of it."""
-        return self.left * self.whole
+    def is_figure(self) -> bool:
+        """True for a figure."""
+        return self.name in FIGURES
+
+    @property
+    def numbers(self) -> Path:
+        """The JSON file with its numbers."""
+        return self.published.path(self.folder).with_suffix(".json")
+
+    def pictures(self, values: Mapping[str, Any]) -> list[Path]:
+        """Return a figure's PNG files, by the contents of its JSON; none for a table."""
+        if not self.is_figure or not values:
+            return []
+        path = self.published.path(self.folder)
+        names = [figure["picture"] for figure in values.get("figures", [])] or [path.name]
+        return [path.parent / name for name in names]
+
+    def command(self, seeds: int) -> str:
+        """Return the command that makes it alone."""
+        words = f"capsella papers run {self.name} --budget {self.budget}"
+        words += f" --seeds {seeds}" if self.rows else ""
+        words += f" --data {self.source}" if self.source else ""
+        return f"{words} --out {shlex.quote(str(self.folder))}"
+
+    def results(self, seeds: int) -> Results:
+        """Return the results of the tested runs, of common seeds if the entry requires that."""
+        results = {row.slug: self.tested(row, seeds) for row in self.rows}
+        return common_seeds(results) if self.published.requires_common_seeds else results
+
+    def tested(self, row: Row, seeds: int) -> list[dict[str, Any]]:
+        """Return the results of a row's first `seeds` seeds, as far as they are tested."""
+        runs = [RunFolder(row.folder(self.folder, seed)) for seed in range(seeds)]
+        return [run.read("result") for run in runs if run.is_tested]
+
+    @property
+    def compared(self) -> set[str]:
+        """Slugs of the rows that a claim compares, which take several seeds."""
+        if self.name in REPEATED:
+            return {row.slug for row in self.rows}
+        return {slug for claim in CLAIMS if claim.where == self.name for slug in claim.slugs}
+
+
+class Measurements:
+    """Numbers of images and times of steps, measured once and kept in a folder.
+
+    A damaged file is measured anew, and so are the times of another machine.
+    """
+
+    def __init__(self, folder: Path, measure: Callable[[Recipe], StepTime] = time_steps) -> None:
+        made_with = environment()
+        self.path, self.measure = folder / "measured.json", measure
+        self.machine = ", ".join(str(made_with[name]) for name in MACHINE)
+        self._present: set[str] = set()
+        self._missing: dict[str, Exception] = {}
+        try:
+            self._values: dict[str, Any] = dict(read_json(self.path))
+        except (CapsellaError, TypeError, ValueError):
+            self._values = {}
+
+    def counts(self, data: DataOptions) -> tuple[int, int, int]:
+        """Return the numbers of training, validation and test images.
+
+        Raises:
+            CapsellaError: the images are not there, or broken.
+        """
+        key = json.dumps(["images", data.to_dict()], default=str, sort_keys=True)
+        if key not in self._values or data.source not in self._present:
+            if (known := self._missing.get(data.source, self._missing.get(key))) is not None:
+                raise known  # nobody waits twice for a failing download
+            try:
+                self._values[key] = [len(images) for images in load_once(data).named().values()]
+            except (CapsellaError, OSError) as error:
+                # If the source is there, only these options do not fit it.
+                self._missing[key if data.source in self._present else data.source] = error
+                raise
+            self._present.add(data.source)
+            write_json(self.path, self._values)
+        training, validation, test = self._values[key]
+        return training, validation, test
+
+    def seconds(self, recipe: Recipe) -> float:
+        """Estimate the seconds of a whole training with its validations and its test.
+
+        Raises:
+            CapsellaError: images are missing or broken.
+        """
+        training, validation, test = self.counts(recipe.data)
+        others = {field.name: field.default for field in fields(recipe.data) if field.name not in STEP_FIELDS}
+        one_epoch = replace(recipe, data=recipe.data.replace(**others), seed=0, epochs=1, epoch_images=None)
+        values = replace(one_epoch, stop_at_error=None).to_dict()
+        values["optimizer"] = {"ema": recipe.optimizer.ema is not None}
+        key = json.dumps(["seconds", self.machine, values], default=str, sort_keys=True)
+        if key not in self._values:
+            self._values[key] = list(self.measure(recipe))
+            write_json(self.path, self._values)
+        step, image = self._values[key]
+        steps = math.ceil((recipe.epoch_images or training) / recipe.batch_size)
+        seen = validation + (test if recipe.stop_on == "test" and recipe.stop_at_error is not None else 0)
+        return float(recipe.epochs * (steps * step + seen * image) + test * image)
+
+
+def find_entries(
+    paper: str | None, budget: BudgetName, folder: Path, measured: Measurements, *, stand_ins: bool
+) -> tuple[list[Entry], dict[str, str]]:
+    """Return every table and figure whose images are at hand, and why each of the others is left out.
+
+    Args:
+        paper: e.g. "sabour2017"; None takes all.
+        budget: of the trainings.
+        folder: in which each family of runs has a folder.
+        measured: counts the images.
+        stand_ins: use the images of `STAND_INS` if the paper's cannot be had.
+    """
+    entries, missing = [], {}
+    for name, make in {**TABLES, **FIGURES}.items():
+        if paper in (None, paper_of(name)):
+            try:
+                entries.append(_entry(name, make(budget), budget, folder, measured, stand_ins))
+            except (CapsellaError, OSError) as error:
+                missing[name] = str(error)
+    return entries, missing
+
+
+def _entry(
+    name: str, published: Published, budget: BudgetName, folder: Path, measured: Measurements, stand_ins: bool
+) -> Entry:
+    source = None
+    try:
+        _check_images(published, measured)
+    except (CapsellaError, OSError) as error:
+        if name not in STAND_INS:
+            raise
+        if not stand_ins:
+            raise CapsellaError(f"{error}; --stand-ins takes similar images instead") from error
+        source = STAND_INS[name]
+        published = published.on(source)
+        _check_images(published, measured)
+    runs = folder / "-".join([published.family or name, *([source] if source else [])])
+    return Entry(name, published, budget, tuple(published.rows_to_train()), runs, source)
+
+
+def _check_images(published: Published, measured: Measurements) -> None:
+    for data in published.images():
+        measured.counts(data)
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """One training: a row's run with a seed. entries: names of what is made of it. seconds: estimated for the whole."""
+
+    folder: Path
+    row: Row
+    seed: int
+    entries: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder."""
+        return RunFolder(self.row.folder(self.folder, self.seed))
+
+    @property
+    def is_over(self) -> bool:
+        """True if the run is tested or has diverged."""
+        return self.run.is_tested or self.run.has_diverged
+
+    @property
+    def progress(self) -> float:
+        """The share that is done."""
+        return 1.0 if self.is_over else self.run.progress(self.row.recipe.epochs)
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that are left."""
+        return (1 - self.progress) * self.seconds
+
+    def __str__(self) -> str:
+        return f"{self.row.cost}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """runs: in the order in which they come. left_out: that do not fit into the hours. over: finished before."""
+    """The trainings in their order, those that do not fit into the hours, and how many are over already."""
 
-    runs: tuple[Planned, ...]
-    left_out: tuple[Planned, ...]
-    over: int
-    hours: float | None
-
-    @property
-    def seconds(self) -> float:
-        """Of all runs that come."""
-        return sum(planned.seconds for planned in self.runs)
+    runs: tuple[Training, ...]
+    left_out: tuple[Training, ...]
+    over: tuple[Training, ...]
+    hours: float | None = None
+    seconds: float = field(default=0.0)
 
 
-def make_plan(jobs: Sequence[Job], seconds: Callable[[Job], float], hours: float | None) -> Plan:
-    """Every row with its first seed, the quickest first; then all with the second, and so on.
+def trainings_of(entries: Sequence[Entry], seeds: int, seconds: Callable[[Recipe], float]) -> list[Training]:
+    """Return every run of the entries once: `seeds` of rows that a claim compares, one of the others.
 
-    A run that does not fit into what is left of the hours is left out; a later, quicker one may still fit.
-
-    Args:
-        jobs: all runs, those that are over among them.
-        seconds: of a whole run.
-        hours: None sets no limit.
+    Raises:
+        CapsellaError: a run of another recipe is in a run's folder.
     """
-    todo = [Planned(job, seconds(job), 1 - job.progress) for job in jobs if not job.is_over]
-    todo.sort(key=lambda planned: (planned.job.seed, planned.seconds))
-    runs: list[Planned] = []
-    left_out: list[Planned] = []
-    left = float("inf") if hours is None else 3600 * hours
-    for planned in todo:
-        if planned.seconds <= left:
-            runs.append(planned)
-            left -= planned.seconds
-        else:
-            left_out.append(planned)
-    return Plan(tuple(runs), tuple(left_out), len(jobs) - len(todo), hours)
+    users: dict[tuple[Path, str], list[Entry]] = {}
+    rows: dict[tuple[Path, str], Row] = {}
+    for entry in entries:
+        for row in entry.rows:
+            users.setdefault((entry.folder, row.slug), []).append(entry)
+            rows.setdefault((entry.folder, row.slug), replace(row, cost=f"{entry.folder.name}/{row.slug}"))
+    trainings = []
+    for (folder, slug), entries_of_row in users.items():
+        row, names = rows[folder, slug], tuple(entry.name for entry in entries_of_row)
+        for seed in range(seeds):
+            RunFolder(row.folder(folder, seed)).check_recipe(replace(row.recipe, seed=seed))
+        number = seeds if any(slug in entry.compared for entry in entries_of_row) else 1
+        whole = seconds(row.recipe)
+        trainings += [Training(folder, row, seed, names, whole) for seed in range(number)]
+    return trainings
+
+
+def make_plan(trainings: Sequence[Training], hours: float | None) -> Plan:
+    """Order trainings: every row with its first seed, the quickest first; then all with the second, and so on.
+
+    A run that does not fit into the hours is left out; a later, quicker one may still fit.
+    """
+    runs: list[Training] = []
+    left_out: list[Training] = []
+    left = math.inf if hours is None else 3600 * hours
+    todo = [(training.seed, training.remaining, training) for training in trainings if not training.is_over]
+    for _, remaining, training in sorted(todo, key=lambda item: item[:2]):
+        (runs if remaining <= left else left_out).append(training)
+        left -= remaining if remaining <= left else 0.0
+    over = tuple(training for training in trainings if training.is_over)
+    return Plan(tuple(runs), tuple(left_out), over, hours, sum(training.remaining for training in runs))

@@ -14,7 +14,7 @@ from capsella.papers import published
 from capsella.papers.figure_types import RunFigure
 from capsella.papers.sabour2017.tables import draw_reconstructions
 from capsella.papers.table_types import Claim, ErrorRow, ErrorTable
-from capsella.reproduce import jobs, page
+from capsella.reproduce import claims, plan
 from capsella.training.recipes import RECIPES
 from tests.papers.tiny import CAPSNET, CNN
 
@@ -84,6 +84,6 @@ def registered() -> Iterator[None]:
                 patch.delitem(found, name)
             for name, make in made.items():
                 patch.setitem(found, name, make)
-        for module in (jobs, page):
+        for module in (plan, claims):
             patch.setattr(module, "CLAIMS", CLAIMS)
         yield

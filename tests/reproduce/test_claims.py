@@ -11,8 +11,8 @@ import pytest
 from capsella.experiments import with_learning_rate
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
 from capsella.papers.table_types import Claim, MatchedErrorTable, MatchedRow, TestSet
-from capsella.reproduce import Entry, judge
-from capsella.reproduce.verdicts import state_of
+from capsella.reproduce import Entry, judge_claim
+from capsella.reproduce.claims import state_of
 from tests.reproduce.made import rows, table
 
 IMAGES = 400
@@ -37,14 +37,14 @@ def write_run(folder, slug, seed, errors, loss=FLAT, validation=1.0):
 
 
 def entry(folder, budget="medium"):
-    return Entry("made2026-1", "table", table(budget), budget, tuple(rows(budget).values()), folder)
+    return Entry("made2026-1", table(budget), budget, tuple(rows(budget).values()), folder)
 
 
 def verdict(folder, caps, cnn, budget="medium", **options):
     for slug, errors in (("caps", caps), ("cnn", cnn)):
         for seed, count in enumerate(errors):
             write_run(folder, slug, seed, count, **options)
-    return judge(CLAIM, entry(folder, budget), 3)
+    return judge_claim(CLAIM, entry(folder, budget), 3)
 
 
 def test_support_and_contradiction(tmp_path):
@@ -68,22 +68,22 @@ def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
     tried = [with_learning_rate(rows("medium")["cnn"], rate) for rate in (1, 2)]
     of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("medium").values(), *tried))
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
-    assert "cnn-rate2" in judge(claim, of_both, 3).why
+    assert "cnn-rate2" in judge_claim(claim, of_both, 3).why
     (tmp_path / "cnn-rate2-seed0").mkdir()
     (tmp_path / "cnn-rate2-seed0" / "diverged.json").write_text("{}")
     for seed in range(2):
         write_run(tmp_path, "cnn-rate1", seed, 21, validation=1.5)
-    assert judge(claim, of_both, 3).rows == ("caps", "cnn")
+    assert judge_claim(claim, of_both, 3).rows == ("caps", "cnn")
     for seed in range(2):
         write_run(tmp_path / "better", "cnn-rate1", seed, 21, validation=0.5)
         (tmp_path / "better" / f"cnn-rate1-seed{seed}/result.json").rename(
             tmp_path / f"cnn-rate1-seed{seed}/result.json"
         )
-    found = judge(claim, of_both, 3)
+    found = judge_claim(claim, of_both, 3)
     assert (found.rows, found.answer) == (("caps", "cnn-rate1"), "cannot tell")
     (tmp_path / "cnn-seed0" / "diverged.json").write_text("{}")
     (tmp_path / "cnn-seed1" / "result.json").unlink()
-    assert judge(claim, of_both, 3).rows == ("caps", "cnn-rate1")
+    assert judge_claim(claim, of_both, 3).rows == ("caps", "cnn-rate1")
 
 
 def test_an_interval_that_holds_0_cannot_tell(tmp_path):
@@ -101,8 +101,8 @@ def test_few_seeds_that_differ_cannot_tell_where_images_alone_would(tmp_path):
 def test_what_stands_behind_the_numbers_is_told(tmp_path):
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
     of_few = dataclasses.replace(table("medium"), caveat_text="few images")
-    found = judge(CLAIM, dataclasses.replace(entry(tmp_path), published=of_few, source="digits-like"), 3)
-    assert (found.answer, found.marks, found.source) == ("supports", ("few images",), "digits-like")
+    found = judge_claim(CLAIM, dataclasses.replace(entry(tmp_path), published=of_few, source="digits-like"), 3)
+    assert (found.answer, found.caveats, found.source) == ("supports", ("few images",), "digits-like")
 
 
 def test_one_seed_cannot_tell_however_wide_the_gap(tmp_path):
@@ -114,9 +114,9 @@ def test_one_seed_cannot_tell_however_wide_the_gap(tmp_path):
 def test_a_missing_row_cannot_tell(tmp_path):
     found = verdict(tmp_path, (20, 21), ())
     assert (found.answer, found.gain) == ("cannot tell", None)
-    assert judge(CLAIM, None, 3).answer == "cannot tell"
+    assert judge_claim(CLAIM, None, 3).answer == "cannot tell"
     unknown = dataclasses.replace(CLAIM, worse="no-such", worse_rates=("no-such-rate1",))  # as of images without it
-    assert judge(unknown, entry(tmp_path), 3).answer == "cannot tell"
+    assert judge_claim(unknown, entry(tmp_path), 3).answer == "cannot tell"
 
 
 def test_rows_far_from_convergence_cannot_tell(tmp_path):
@@ -142,8 +142,8 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
     on = (TestSet("test", "plain"), TestSet("novel", "novel", lambda data: data))
     table = MatchedErrorTable(title="t", columns=("network",), rows=both, test_sets=on)
     stopped = dataclasses.replace(entry(tmp_path), published=table)
-    assert judge(CLAIM, stopped, 3).answer == "supports"
-    assert judge(dataclasses.replace(CLAIM, on="novel"), stopped, 3).answer == "contradicts"
+    assert judge_claim(CLAIM, stopped, 3).answer == "supports"
+    assert judge_claim(dataclasses.replace(CLAIM, on="novel"), stopped, 3).answer == "contradicts"
 
 
 def test_a_network_that_missed_its_stop_says_so(tmp_path):

@@ -1,0 +1,114 @@
+"""A reproduction: the trainings of a plan one after another, and after each what can be made of them."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from capsella.errors import CapsellaError
+from capsella.experiments import Stopwatch, Task, compute_tasks, format_duration
+from capsella.files import alone_in, read_json
+from capsella.reproduce.claims import ClaimVerdict, judge
+from capsella.reproduce.page import Facts, write_page
+from capsella.reproduce.plan import Entry, Plan, Training
+
+
+@dataclass
+class Reproduction:
+    """Train a plan in `folder`. What was interrupted continues from its checkpoint.
+
+    entries: what is made of the runs. missing: why other tables and figures are left out, by name. seeds: of each row,
+    at most. command: that was called. began: when, by `time.monotonic`. problems: why an entry could not be made, by
+    name. late: runs that no longer fit because others took longer than planned.
+    """
+
+    folder: Path
+    entries: Sequence[Entry]
+    missing: Mapping[str, str]
+    plan: Plan
+    seeds: int
+    command: str
+    console: Console
+    began: float = field(default_factory=time.monotonic)
+    problems: dict[str, str] = field(default_factory=dict)
+    late: list[Training] = field(default_factory=list)
+
+    def run(self) -> Path:
+        """Make what needs no training, then train run after run; return the path of the page.
+
+        Raises:
+            CapsellaError: another process is at work in the folder, a run of another recipe is in the way, or the disk
+                is full.
+        """
+        with alone_in(self.folder):
+            for entry in self.entries:
+                self.make(entry)
+            page = self.write()
+            stopwatch = Stopwatch({training.row.cost: training.seconds for training in self.plan.runs})
+            stopwatch.plan(training.row.cost for training in self.plan.runs)
+            users = {training.run.path: training.entries for training in self.plan.runs}
+            for task in compute_tasks(self._due(stopwatch), self.console, stopwatch):
+                for entry in self.entries:
+                    if entry.name in users[task.folder]:
+                        self.make(entry, again=True)
+                page = self.write()
+        return page
+
+    def _due(self, stopwatch: Stopwatch) -> Iterator[Task]:
+        """Yield run after run, except those that would end too late."""
+        hours = self.plan.hours
+        end = math.inf if hours is None else self.began + 3600 * hours
+        for training in self.plan.runs:
+            cost = training.row.cost
+            expected = (1 - training.progress) * stopwatch.seconds_by_cost()[cost]
+            if cost not in stopwatch.taken:
+                expected = training.remaining
+            left = end - time.monotonic()
+            if expected <= left:
+                yield training.row.task(training.folder, training.seed)
+                continue
+            stopwatch.cancel(cost)
+            self.late.append(training)
+            text = f"left out, about {format_duration(expected)} of {format_duration(max(0.0, left))}: {training}"
+            self.console.print(text, markup=False, soft_wrap=True)
+
+    def make(self, entry: Entry, *, again: bool = False) -> None:
+        """Write a table or figure of the runs that are there; keep its problem if it cannot be made.
+
+        again: also if it was written after its runs.
+        """
+        results = entry.results(self.seeds)
+        if (entry.rows and not any(results.values())) or (self._is_made(entry) and not again):
+            return
+        try:
+            entry.published.build(results, entry.folder, entry.command(self.seeds), self.console)
+            self.problems.pop(entry.name, None)
+        except (CapsellaError, ValueError) as error:
+            self.problems[entry.name] = str(error)
+            self.console.print(f"{entry.name} is not made: {error}", markup=False, soft_wrap=True)
+
+    def _is_made(self, entry: Entry) -> bool:
+        """Return whether an entry was written after every run of it: a call may have ended between the two."""
+        try:
+            values = read_json(entry.numbers)
+        except CapsellaError:
+            return False
+        made_by = values.get("command", "").partition(" --out ")[0]  # a folder that was moved holds the same
+        if made_by != entry.command(self.seeds).partition(" --out ")[0]:
+            return False
+        if not all(picture.exists() for picture in entry.pictures(values)):
+            return False
+        runs = [row.folder(entry.folder, seed) / "result.json" for row in entry.rows for seed in range(self.seeds)]
+        return all(run.stat().st_mtime <= entry.numbers.stat().st_mtime for run in runs if run.exists())
+
+    def verdicts(self) -> list[ClaimVerdict]:
+        """Judge every claim of the papers on the page."""
+        return judge(self.entries, self.missing, self.seeds)
+
+    def write(self) -> Path:
+        """Write report.html and claims.json; return the path of the page."""
+        facts = Facts(self.missing, self.plan, self.late, self.problems, self.seeds, self.command)
+        return write_page(self.entries, self.verdicts(), facts, self.folder)
