@@ -22,7 +22,7 @@ from capsella.models.inference import inference
 from capsella.papers.budget import Budget
 from capsella.papers.routing_benchmark.datasets import BenchmarkRow, datasets_on, rows_on
 from capsella.report.figures import write_png
-from capsella.report.image_grids import show
+from capsella.report.image_figures import show
 from capsella.report.routing_views import routed_layers
 from capsella.routing import cluster_routing, record
 from capsella.training import AugmentOptions, load_run

@@ -298,7 +298,7 @@ def adaptive_attack(
     restarts: int = 3,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "b c h w"]:
-    """PGD by an attacker who knows the OOD detector: fool the network, then bring the scores below the threshold.
+    """Run PGD against network and OOD detector: fool the network, then bring the scores below the threshold.
 
     With a decoder, this is the reconstructive attack of Frosst, Sabour and Hinton 2018 (R-BIM) in the two stages of Qin
     et al. 2020 (arXiv 1907.02957); every other score in use is brought down as well. Returns, for each image, the least

@@ -369,7 +369,7 @@ def _run_on_cluster(
     names: Sequence[str],
     needs: dict[str, float],
 ) -> PredictionSummary:
-    """List, read, predict and write with Ray Data, and count the rows."""
+    """Read, predict and write with Ray Data, and count the rows."""
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -12,10 +12,18 @@ if TYPE_CHECKING:
     from capsella.report.figures import ood_figure, risk_coverage_figure
     from capsella.report.image_pictures import explain_images
     from capsella.report.prose import Training, about_training, evaluation_warnings, run_facts
-    from capsella.report.reconstruction import Reconstructions, explain_pairs, pairs_figure, pick_examples, reconstruct
+    from capsella.report.reconstructions import (
+        OFFSETS,
+        Reconstructions,
+        dimension_tweaks,
+        explain_pairs,
+        largest_elements,
+        pairs_figure,
+        pick_examples,
+        reconstruct,
+    )
     from capsella.report.routing_views import routing_diagnostics
     from capsella.report.run_page import write_report
-    from capsella.report.tweaks import OFFSETS, dimension_tweaks, largest_elements
     from capsella.report.vote_distances import (
         VoteDistances,
         class_vote_distances,

@@ -23,11 +23,11 @@ from capsella.files import write_whole
 from capsella.uncertainty import CalibrationCurve
 
 RESOLUTION = 110  # dots an inch
+# Fonts for letters that Matplotlib's own does not have, if installed
 OTHER_SCRIPTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans", "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Thai"),
     *("Noto Sans Devanagari", "WenQuanYi Zen Hei", "Hiragino Sans", "Yu Gothic", "Microsoft YaHei", "Arial Unicode MS"),
 )
-"""Fonts for letters that matplotlib's own does not have, where they are installed."""
 TRAIN, VALIDATION, GREY = "#1f6f9f", "#c2571a", "#777777"
 # Columns of metrics.csv drawn in each panel, with their colour and line.
 LOSSES = {
@@ -48,11 +48,7 @@ STYLES = ("o-", "s--", "^:")  # of the first ten networks, and so on
 def confusion_figure(
     confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str], of: Literal["true", "predicted"] = "true"
 ) -> Figure:
-    """Counts in the cells; colour says which share of its true class (row), or of its predicted one (column), it is.
-
-    Raises:
-        ValueError: a matrix that is not classes × classes.
-    """
+    """Draw a confusion matrix with counts in the cells and colours normalised over rows (true) or columns."""
     n = len(classes)
     if confusion.shape != (n, n):
         raise ArgumentError("confusion", f"be classes × classes = {(n, n)}", confusion.shape)
@@ -78,11 +74,7 @@ def confusion_figure(
 
 
 def roc_figure(curves: Mapping[str, Roc]) -> Figure:
-    """Sensitivity against 1 − specificity of each class, with the area below in the legend.
-
-    Raises:
-        ValueError: no curves.
-    """
+    """Draw sensitivity against 1 − specificity of each class, with the area under the curve in the legend."""
     if not curves:
         raise ArgumentError("curves", "hold at least one class", None)
     figure = Figure(figsize=(7, 4.4), layout="constrained")
@@ -100,7 +92,7 @@ def roc_figure(curves: Mapping[str, Roc]) -> Figure:
 
 
 def reliability_figure(curve: CalibrationCurve) -> Figure:
-    """Accuracy against confidence, bin by bin, above the number of images in each bin."""
+    """Draw accuracy against confidence, above the number of images in each bin."""
     figure = Figure(figsize=(5, 5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     centres, width = (curve.edges[:-1] + curve.edges[1:]) / 2, np.diff(curve.edges)
@@ -117,11 +109,7 @@ def reliability_figure(curve: CalibrationCurve) -> Figure:
 
 
 def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure:
-    """Loss, error and learning rate against epochs, of those that `metrics` (the columns of metrics.csv) holds.
-
-    Raises:
-        ValueError: no column `epoch`, or none of the curves.
-    """
+    """Draw loss, error rate and learning rate against epochs, as far as `metrics` (columns of metrics.csv) has them."""
     if "epoch" not in metrics:
         raise ArgumentError("metrics", "hold the column epoch", sorted(metrics))
     panels = [("loss", LOSSES), ("error %", ERRORS), ("learning rate", RATES)]
@@ -144,18 +132,14 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
 
 
 def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, style: str, label: str) -> None:
-    """One line through the rows that have a number; a dot each while they are few, so that one epoch shows."""
+    """Draw a line through the rows that have a number, with dots if they are few, so that a single epoch shows."""
     known = np.isfinite(x) & np.isfinite(y)
     marker = "o" if known.sum() <= 25 else None
     axes.plot(x[known], y[known], color=colour, linestyle=style, marker=marker, markersize=3, label=label)
 
 
 def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
-    """Normalised coupling entropy of each routed layer against the routing iteration.
-
-    Raises:
-        ValueError: no layers.
-    """
+    """Draw the normalised coupling entropy of each routed layer against the routing iteration."""
     if not layers:
         raise ArgumentError("layers", "hold at least one routed layer", None)
     figure = Figure(figsize=(5, 3.4), layout="constrained")
@@ -171,11 +155,7 @@ def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def robustness_figure(result: Robustness) -> Figure:
-    """Accuracy against strength: a panel a perturbation, a line a network, its 95 % interval shaded.
-
-    Raises:
-        ValueError: no points.
-    """
+    """Draw accuracy against strength: a panel per perturbation, a line per network with its 95 % interval."""
     names = result.perturbations
     if not names:
         raise ArgumentError("result", "hold at least one point", None)
@@ -202,7 +182,11 @@ def robustness_figure(result: Robustness) -> Figure:
 def axes_in_rows(
     n: int, columns: int, each: tuple[float, float], beside: tuple[float, float] = (0, 0), sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of n axes, at most `columns` in a row. each, beside: width and height in inches, of axes and for all."""
+    """Return a figure with n axes, at most `columns` per row.
+
+    Args:
+        each, beside: width and height in inches of each axes, and added for the whole figure.
+    """
     columns = min(columns, n)
     rows = -(-n // columns)
     size = (each[0] * columns + beside[0], each[1] * rows + beside[1])
@@ -214,12 +198,9 @@ def axes_in_rows(
 
 
 def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Sequence[float]]) -> Figure:
-    """Accuracy in per cent against ε; `curves` are those of (network, attack), a number for each ε.
+    """Draw accuracy in per cent against ε, with a curve for each (network, attack).
 
-    A network has one colour, an attack one marker; what comes from another network is dashed.
-
-    Raises:
-        ValueError: no curves, or one that does not have a number for every ε.
+    A network has one colour, an attack one marker; transferred images are dashed.
     """
     if not curves:
         raise ArgumentError("curves", "hold at least one attack", None)
@@ -244,7 +225,7 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
 
 
 def ood_figure(result: OODReport) -> Figure:
-    """ROC curves of OOD detection: a panel per OOD set, a line per score; the combined score is thick."""
+    """Draw ROC curves of OOD detection: a panel per OOD set, a line per score; the combined score is thick."""
     figure, panels = axes_in_rows(len(result.sets), 3, (3.4, 3.2), (0, 0.5), sharey=True)
     for ood, axes in zip(result.sets, panels, strict=True):
         for number, (name, curve) in enumerate(ood.curves.items()):
@@ -262,7 +243,7 @@ def ood_figure(result: OODReport) -> Figure:
 
 
 def risk_coverage_figure(result: SelectiveClassification) -> Figure:
-    """Risk against coverage of test and validation images, with dots at the thresholds from validation."""
+    """Draw risk against coverage of test and validation images, with dots at the thresholds from validation."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for split, colour, style in (("test", TRAIN, "-"), ("validation", VALIDATION, "--")):
@@ -277,13 +258,13 @@ def risk_coverage_figure(result: SelectiveClassification) -> Figure:
 
 
 def _as_written(legend: Legend) -> None:
-    """No dollar in a name begins a formula."""
+    """Turn off math mode, so that a dollar in a name starts no formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
 def activation_bars(axes: Axes, activations: Float[np.ndarray, " classes"], classes: Sequence[str], most: int) -> None:
-    """The `most` largest class activations as horizontal bars, the largest on top and marked."""
+    """Draw the `most` largest class activations as horizontal bars, the largest on top and highlighted."""
     order = np.argsort(-activations, kind="stable")[:most]
     colours = [VALIDATION] + [TRAIN] * (len(order) - 1)
     axes.barh(range(len(order)), activations[order], color=colours)
@@ -315,9 +296,9 @@ def png_bytes(figure: Figure, metadata: Mapping[str, str] = {}) -> bytes:
     with warnings.catch_warnings(record=True) as caught, rc_context({"font.sans-serif": _fonts()}):
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
         figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight", metadata=dict(metadata))
-    for one in caught:
-        if "missing from font" not in str(one.message):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for warning in caught:
+        if "missing from font" not in str(warning.message):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
             continue
         warn_once("fonts", "pictures show boxes for letters that no font here has; installing Noto Sans CJK may help")
     return buffer.getvalue()
@@ -325,17 +306,17 @@ def png_bytes(figure: Figure, metadata: Mapping[str, str] = {}) -> bytes:
 
 @cache
 def _fonts() -> list[str]:
-    """Matplotlib's own font, then those that are installed of other scripts."""
+    """Return Matplotlib's own font, then installed ones for other scripts."""
     installed = {font.name for font in fontManager.ttflist}
     return ["DejaVu Sans", *(name for name in OTHER_SCRIPTS if name in installed)]
 
 
 def printable(text: str) -> str:
-    """File names are bytes: what is not UTF-8 in them becomes a question mark that can be drawn and written."""
+    """Replace what is not UTF-8 in a file name, so that it can be drawn and written."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def shorten(name: str, most: int = 22) -> str:
-    """A name that fits beside an axis: its first letters and an ellipsis where it is long."""
+    """Return a name that fits beside an axis, with an ellipsis if it is long."""
     name = printable(name)
     return name if len(name) <= most else name[: most - 1] + "…"

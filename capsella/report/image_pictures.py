@@ -1,4 +1,4 @@
-"""What a model makes of single image files, each on pictures of its own: for `capsella explore`."""
+"""Pictures of single image files: input, activations, reconstruction, dimension tweaks, and distances of votes."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -10,22 +10,21 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data import read_image
-from capsella.errors import ArgumentError, CapsellaError
+from capsella.errors import CapsellaError, check_argument
 from capsella.evaluation import UnreadableFile, find_images
 from capsella.losses import strongest_first
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
 from capsella.report.figures import activation_bars, shorten, source_of, write_png
-from capsella.report.image_grids import show, tweaks
-from capsella.report.routing_figures import graph_figure, layer_figure
-from capsella.report.routing_views import routed_layers, strongest_path
-from capsella.report.tweaks import dimension_tweaks, largest_elements, offsets_across
+from capsella.report.image_figures import draw_tweaks, show
+from capsella.report.reconstructions import dimension_tweaks, largest_elements, offsets_across
+from capsella.report.routing_views import routed_layers
 from capsella.report.vote_distances import VoteDistances, vote_distances_figure
 
 MOST_BARS = 12
 MOST_BYTES = 200  # of a stem: file systems allow names of 255 bytes
-NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"
+NO_DECODER = "no decoder:\nthis model cannot\nreconstruct images"
 
 
 def explain_images(
@@ -36,34 +35,25 @@ def explain_images(
     classes: int = 1,
     broken: list[UnreadableFile] | None = None,
 ) -> list[Path]:
-    """Draw, for each image file, what the model sees in it and how its capsules were routed.
+    """Draw pictures of each image file, and return their paths.
 
-    NAME_explained.png: the input, the class activations, the reconstruction and the dimension tweaks (Sabour et al.
-    2017, Figure 4; Forslöv 2018, Figures 35 and 36); of a model of pairs, one picture for each of the two strongest
-    classes. For capsule networks also NAME_layer1.png, …: what went to the class, or to the type that gave it most,
-    over the image; NAME_graph.png: types and classes as a graph; NAME_votes.png: how far votes lie from their mean.
+    NAME_explained.png has the input, the class activations, the reconstruction and the dimension tweaks (Sabour et al.
+    2017, Figure 4; Forslöv 2018, Figures 35 and 36); for a model of pairs there is one for each of the two strongest
+    classes. For capsule networks NAME_votes.png has the distances of the votes in the last routed layer. Pictures of
+    another file of the same name are kept: the next one is called NAME_2.
 
     Args:
-        model: any registered model; one without a decoder gets the input and the activations, and the picture says why.
-        paths: files and folders, as `find_images` takes them.
-        out: folder for the pictures; files of one name get _2, _3, …, and their titles their
-            folders.
-        classes: how many classes an image shows: 1, or 2 for a model of overlaid pairs.
-        broken: without it, a file that cannot be read is an error; with a list, such files are passed over and added
-            to the list.
-
-    Returns:
-        The pictures, in the order of `find_images`.
-
-    Raises:
-        ValueError: more classes an image than the model has, or none.
-        CapsellaError: a file that is missing or cannot be read, or no space on the disk.
+        model: any registered model.
+        paths: files and folders, as for `find_images`.
+        out: folder for the pictures.
+        classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
+        broken: files that cannot be read are appended here. None raises an error instead.
     """
-    if not 1 <= classes <= len(model.classes):
-        raise ArgumentError("classes", f"be from 1 to the model's {len(model.classes)}", classes)
+    number = len(model.classes)
+    check_argument(1 <= classes <= number, f"be from 1 to the model's {number}", classes=classes)
     taken: set[str] = set()
     pictures = []
-    readable = [*_readable(model, find_images(paths), broken)]  # one that is broken stops before any is drawn
+    readable = [*_readable(model, find_images(paths), broken)]  # a broken file stops before anything is drawn
     for file, pixels in tracked(readable, "Drawing"):
         name, title = _unused(file, out, taken), f"{file.parent.name}/{file.name}".removeprefix("/")
         for view, figure in image_figures(model, pixels.float() / 255, title, classes):
@@ -72,61 +62,25 @@ def explain_images(
     return pictures
 
 
-def _readable(
-    model: ImageClassifier, files: Iterable[Path], broken: list[UnreadableFile] | None
-) -> Iterator[tuple[Path, UInt8[Tensor, "c h w"]]]:
-    """The files that can be read, with their images; `broken` as for `explain_images`."""
-    for file in files:
-        try:
-            pixels = read_image(file, model.image_size, model.channels, model.value_range, model.cut)
-        except CapsellaError as error:
-            if broken is None:
-                raise CapsellaError(f"{error}; --skip-broken leaves such files out") from error
-            broken.append(UnreadableFile(file, str(error).removeprefix(f"{file}: ")))
-            continue
-        yield file, pixels
-
-
 def image_figures(
     model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, classes: int = 1
 ) -> Iterator[tuple[str, Figure]]:
-    """The pictures of one image in [0, 1], each with the name of its view; `classes` as for `explain_images`."""
+    """Yield the pictures of one image in [0, 1] with the names of their views."""
     with inference(model) as device:
         activations = model(image.unsqueeze(0).to(device)).activations[0]
-    strongest = strongest_first(activations, classes).tolist()
-    for number, target in enumerate(strongest):
-        yield "explained" if number == 0 else f"explained{number + 1}", image_figure(model, image, title, target)
-    layers = routed_layers(model, image)
-    if not layers:
-        return
-    target = strongest[0]
-    picture, path = image.permute(1, 2, 0).numpy(), strongest_path(layers, target)
-    for number, (layer, parent) in enumerate(zip(layers, path, strict=True), 1):
-        name = model.classes[target] if number == len(layers) else f"type {parent + 1}"
-        yield f"layer{number}", layer_figure(layer, picture, parent, name)
-    yield "graph", graph_figure(layers, model.classes, target)
-    parents = strongest_first(activations, MOST_BARS).sort().values.tolist()
-    histograms = layers[-1].histograms
-    shown = VoteDistances(histograms.edges, histograms.weights[:, parents])
-    yield "votes", vote_distances_figure(shown, [model.classes[parent] for parent in parents])
-
-
-def _unused(file: Path, out: Path, taken: set[str]) -> str:
-    """Return the file's stem, or the first of stem_2, stem_3, … without pictures of another file; take it."""
-    stem = os.fsencode(file.stem)[:MOST_BYTES].decode("utf-8", "ignore")
-    name, number = stem, 1
-    # Some file systems hold A.png and a.png to be the same file.
-    while name.casefold() in taken or source_of(out / f"{name}_explained.png") not in (None, str(file.absolute())):
-        number += 1
-        name = f"{stem}_{number}"
-    taken.add(name.casefold())
-    return name
+    for number, target in enumerate(strongest_first(activations, classes).tolist(), 1):
+        yield "explained" if number == 1 else f"explained{number}", image_figure(model, image, title, target)
+    if layers := routed_layers(model, image):
+        parents = strongest_first(activations, MOST_BARS).sort().values.tolist()
+        histograms = layers[-1].histograms
+        shown = VoteDistances(histograms.edges, histograms.weights[:, parents])
+        yield "votes", vote_distances_figure(shown, [model.classes[parent] for parent in parents])
 
 
 def image_figure(
     model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, target: int | None = None
 ) -> Figure:
-    """One image in [0, 1], and what the capsule of class `target` draws; None takes the strongest class."""
+    """Draw one image in [0, 1] and what the capsule of class `target` encodes; None takes the predicted class."""
     with inference(model) as device:
         label = None if target is None else torch.tensor([target], device=device)
         output = model(image.unsqueeze(0).to(device), label)
@@ -145,8 +99,34 @@ def image_figure(
         below.set_title("reconstruction", fontsize=10)
         elements, offsets = largest_elements(model, image, target), offsets_across(model)
         moved = dimension_tweaks(model, image, target, offsets, elements).numpy()
-        tweaks(figure.add_subplot(grid[:, 1]), moved, offsets, elements)
+        draw_tweaks(figure.add_subplot(grid[:, 1]), moved, offsets, elements)
     show(left, image.permute(1, 2, 0).numpy())
     left.set_title("input", fontsize=10)
     activation_bars(right, activations, model.classes, MOST_BARS)
     return figure
+
+
+def _readable(
+    model: ImageClassifier, files: Iterable[Path], broken: list[UnreadableFile] | None
+) -> Iterator[tuple[Path, UInt8[Tensor, "c h w"]]]:
+    for file in files:
+        try:
+            pixels = read_image(file, model.image_size, model.channels, model.value_range, model.cut)
+        except CapsellaError as error:
+            if broken is None:
+                raise CapsellaError(f"{error}; --skip-broken leaves such files out") from error
+            broken.append(UnreadableFile(file, str(error).removeprefix(f"{file}: ")))
+            continue
+        yield file, pixels
+
+
+def _unused(file: Path, out: Path, taken: set[str]) -> str:
+    """Return the file's stem, or the first of stem_2, stem_3, … without pictures of another file; take it."""
+    stem = os.fsencode(file.stem)[:MOST_BYTES].decode("utf-8", "ignore")
+    name, number = stem, 1
+    # Some file systems hold A.png and a.png to be the same file.
+    while name.casefold() in taken or source_of(out / f"{name}_explained.png") not in (None, str(file.absolute())):
+        number += 1
+        name = f"{stem}_{number}"
+    taken.add(name.casefold())
+    return name

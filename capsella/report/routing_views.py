@@ -1,4 +1,4 @@
-"""How images are routed, by layer and iteration: one as arrays that can be laid over it, many in a few numbers."""
+"""How images are routed, by layer and iteration: one image as arrays over it, many images in a few numbers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,9 +24,12 @@ from capsella.types import Capsules
 
 @dataclass(frozen=True, eq=False)
 class ReceptiveFields:
-    """The receptive fields of a grid of capsules, in pixels of the image; each pair is (down, across).
+    """The receptive fields of a grid of capsules, in pixels of the image, each as (down, across).
 
-    first: centre of the upper left one; the centre of pixel k is k + 1/2. step: between neighbours. side: of each.
+    Attributes:
+        first: centre of the upper left one; the centre of pixel k is k + 1/2.
+        step: between neighbours.
+        side: of each.
     """
 
     first: Float[np.ndarray, "2"]
@@ -34,16 +37,13 @@ class ReceptiveFields:
     side: Float[np.ndarray, "2"]
 
     def after(self, kernel: ArrayLike, stride: ArrayLike, padding: ArrayLike = 0) -> "ReceptiveFields":
-        """Those of the grid that a convolution or a pooling makes of this one; one number is for both axes."""
+        """Return the receptive fields of the grid that a convolution or a pooling makes of this one."""
         wider = (np.asarray(kernel) - 1) * self.step
         first = self.first + wider / 2 - np.asarray(padding) * self.step
         return ReceptiveFields(first, self.step * np.asarray(stride), self.side + wider)
 
     def spread(self, grid: Float[np.ndarray, "h w"], image_size: tuple[int, int]) -> Float[np.ndarray, "height width"]:
-        """Values of a grid over the image: each at the centre of its receptive field, straight lines between.
-
-        Beyond the outermost centres the values stay as they are there.
-        """
+        """Interpolate values of a grid over the image, linearly between the centres and constant beyond them."""
         for axis, pixels in enumerate(image_size):
             centres = self.first[axis] + self.step[axis] * np.arange(grid.shape[axis])
             at = np.arange(pixels) + 0.5
@@ -54,7 +54,7 @@ class ReceptiveFields:
 
 
 def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
-    """Those of the children of each routed layer, in the order of the layers; the first are the primary capsules."""
+    """Return the receptive fields of the children of each routed layer; the first are the primary capsules."""
     fields = ReceptiveFields(np.full(2, 0.5), np.ones(2), np.ones(2))  # of the pixels
     for part in (model.backbone, model.primary):
         for name, module in part.named_modules():
@@ -74,7 +74,7 @@ def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
 
 
 def _grid_on_image(model: CapsuleClassifier, layer: CapsuleConv2d) -> tuple[int, int] | None:
-    """Rows and columns on the image, of a layer whose children stand in a row a position and a column a type."""
+    """Return rows and columns on the image, for a layer whose children are laid out as positions × types."""
     primary = model.primary
     return primary.grid if isinstance(primary, PartCapsules) and layer is model.capsule_layers[0] else None
 
@@ -96,12 +96,15 @@ def _after(fields: ReceptiveFields, module: nn.Module) -> ReceptiveFields:
 class RoutedLayer:
     """One image's pass through one routed layer: children on a grid [h w c_in], parents of c_out types.
 
-    title: its place and its routing method. fields: where its children look.
-    evidence: [iterations h w c_in c_out], a child's activation times its coupling, over all windows that hold it: how
-        much of the child went to the parent type.
-    entropy: [iterations], the children's mean coupling entropy, from 0, each child to one parent, to 1, spread evenly.
-        Of one parent type, to which all must go, not-a-number. entropy_map: the same at each position of a child.
-    histograms: of the votes' distances, from the parents' means.
+    `title` is its place and routing method, `fields` where its children look.
+
+    Attributes:
+        evidence: a child's activation times its coupling, summed over all windows: how much of the child went to the
+            parent type.
+        entropy: mean coupling entropy of the children, from 0 (each to one parent) to 1 (uniform); NaN if there is a
+            single parent type.
+        entropy_map: the same at each position of a child.
+        histograms: distances of the votes from the parents' means.
     """
 
     title: str
@@ -113,39 +116,35 @@ class RoutedLayer:
 
     @property
     def iterations(self) -> int:
-        """How often the layer routed."""
+        """The number of routing iterations."""
         return len(self.evidence)
 
     @cached_property
     def between_types(self) -> Float[np.ndarray, "iterations c_in c_out"]:
-        """The evidence that went from each child type to each parent type, over all positions."""
+        """The evidence from each child type to each parent type, summed over positions."""
         return self.evidence.sum((1, 2))
 
 
 def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list[RoutedLayer]:
-    """Route one image in [0, 1] and look at every routed layer, in order; none for a model without capsules.
-
-    Raises:
-        ValueError: an image of another shape than the model's.
-    """
+    """Route one image in [0, 1], and return a view of every routed layer; none for a model without capsules."""
     model.check_images(image.unsqueeze(0))
     if not isinstance(model, CapsuleClassifier):
         return []
     layers = [layer for layer in model.capsule_layers if isinstance(layer, CapsuleConv2d)]
     with inference(model) as device, record() as traces, children_seen(model) as children:
         model.encode(image.unsqueeze(0).to(device))
-        found = [
-            _look_at(f"routing layer {number} ({trace.name})", fields, layer, children[layer], trace)
+        views = [
+            _view(f"routing layer {number} ({trace.name})", fields, layer, children[layer], trace)
             for number, (fields, layer, trace) in enumerate(
                 zip(receptive_fields(model), layers, traces, strict=True), 1
             )
         ]
-    return [_laid_out(one, _grid_on_image(model, layer)) for one, layer in zip(found, layers, strict=True)]
+    return [_laid_out(view, _grid_on_image(model, layer)) for view, layer in zip(views, layers, strict=True)]
 
 
 @contextmanager
 def children_seen(model: CapsuleClassifier) -> Iterator[dict[nn.Module, Capsules]]:
-    """The children of each routed layer, as soon as it has run."""
+    """Collect the children of each routed layer as it runs."""
     layers = [layer for layer in model.capsule_layers if isinstance(layer, CapsuleConv2d)]
     children: dict[nn.Module, Capsules] = {}
     with ExitStack() as hooks:
@@ -160,7 +159,7 @@ def children_seen(model: CapsuleClassifier) -> Iterator[dict[nn.Module, Capsules
 
 
 def _laid_out(layer: RoutedLayer, grid: tuple[int, int] | None) -> RoutedLayer:
-    """As the image lies, where children stand in a row a position and a column a type."""
+    """Return the layer laid out as the image, if its children are laid out as positions × types."""
     if grid is None:
         return layer
     evidence = layer.evidence.squeeze(3)  # [iterations positions types c_out]
@@ -172,7 +171,7 @@ def _laid_out(layer: RoutedLayer, grid: tuple[int, int] | None) -> RoutedLayer:
     )
 
 
-def _look_at(
+def _view(
     title: str, fields: ReceptiveFields, layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace
 ) -> RoutedLayer:
     size = children.activations.shape[1:3]
@@ -189,7 +188,7 @@ def _look_at(
 
 
 def _entropy(couplings: Tensor) -> Tensor:
-    """[b i]; not-a-number where there is one parent."""
+    """Return the entropy of each child [b i]; NaN if there is a single parent."""
     if couplings.shape[2] < 2:
         return torch.full(couplings.shape[:2], torch.nan)
     return coupling_entropy(couplings.float())
@@ -206,15 +205,14 @@ def _fold(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
 
 
 def _mean_of_windows(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """What is known of the children in windows [h' w' kh kw], at each child [h w]; not-a-number beyond all windows."""
+    """Return the mean over windows [h' w' kh kw] at each child [h w]; NaN beyond all windows."""
     return _fold(windows, size, geometry) / _fold(torch.ones_like(windows), size, geometry)
 
 
 def _distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace) -> VoteDistances:
-    """EM routing keeps its votes' distances; of other routings, votes are cast again and their means taken.
+    """Return the recorded distances of EM routing, or those from the coupling-weighted mean of the votes.
 
-    The mean is weighted by the couplings, as EM's is by couplings times activations; a pose that went through a squash
-    is no mean of its votes.
+    A pose that went through a squash is not the mean of its votes.
     """
     if trace.distances:
         return vote_distances(trace)
@@ -228,11 +226,7 @@ def _distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace) ->
 
 
 def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
-    """The parent type to look at in each layer: the class in the last, and before it the type that gave it most.
-
-    Raises:
-        ValueError: no layers, or a target outside the last layer's parents.
-    """
+    """Return a parent type for each layer: the class in the last, and before it the type that contributed most."""
     if not layers:
         raise ArgumentError("layers", "hold at least one routed layer", None)
     parents = layers[-1].evidence.shape[4]
@@ -247,14 +241,7 @@ def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
 def routing_diagnostics(
     model: ImageClassifier, images: Float[Tensor, "n c h w"], batch_size: int = 16
 ) -> list[LayerDiagnostics]:
-    """Coupling entropy and dead capsules of every routed layer with at least two parents, over `images`.
-
-    Returns:
-        One entry a routed layer, in the order of the forward pass; none for a model without routing.
-
-    Raises:
-        ValueError: no images, or images of another shape than the model's.
-    """
+    """Return coupling entropy and dead capsules of every routed layer with at least two parents, over `images`."""
     model.check_images(images)
     if len(images) == 0:
         raise ArgumentError("images", "hold at least one image", None)

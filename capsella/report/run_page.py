@@ -13,7 +13,7 @@ from capsella.evaluation import Evaluation
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.report.figures import entropy_figure, reliability_figure, training_figure
-from capsella.report.image_grids import prediction_figure, reconstruction_figure, tweak_figure
+from capsella.report.image_figures import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.report.pages import Section, confusion_sections, pictures_of, render_page, roc_section
 from capsella.report.prose import (
     Training,
@@ -23,10 +23,18 @@ from capsella.report.prose import (
     evaluation_warnings,
     limits,
 )
-from capsella.report.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
+from capsella.report.reconstructions import (
+    MOST_ELEMENTS,
+    dimension_tweaks,
+    largest_elements,
+    offsets_across,
+    pair_name,
+    pairs_figure,
+    pick_examples,
+    reconstruct,
+)
 from capsella.report.routing_views import routing_diagnostics
 from capsella.report.terminal import percent, with_interval
-from capsella.report.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.report.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.routing import DEAD_BELOW
 from capsella.training.metrics import read_metrics

@@ -8,20 +8,21 @@ from jaxtyping import Float
 from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
-from capsella.errors import ArgumentError, CapsellaError, check_minimum
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.report.figures import shorten
-from capsella.report.image_grids import show
+from capsella.report.image_figures import show
 from capsella.routing import RoutingTrace, record
 
 
 @dataclass(frozen=True)
 class VoteDistances:
-    """Histograms of the distances of votes to their parent's mean, one per routing iteration and parent.
+    """Histograms of the distances of votes to their parent's mean, for each routing iteration and parent.
 
-    edges: [bins + 1], the same for all. weights: [iterations j bins], the couplings of the votes in each bin, added up:
-    a vote counts as much as its child was assigned to the parent.
+    Attributes:
+        edges: [bins + 1], the same for all.
+        weights: [iterations j bins], the summed couplings of the votes in each bin.
     """
 
     edges: Float[np.ndarray, " edges"]
@@ -29,53 +30,35 @@ class VoteDistances:
 
 
 def vote_distances(trace: RoutingTrace, bins: int = 40) -> VoteDistances:
-    """The histograms of one recorded pass through an EM-routed layer, over all its images (and positions).
-
-    Raises:
-        ValueError: fewer than one bin, or a trace without distances: only EM routing keeps them.
-    """
+    """Return the histograms of a recorded pass through an EM-routed layer, over all images and positions."""
     check_minimum(1, bins=bins)
-    if not trace.distances:
-        raise ValueError(f"trace: must have vote distances, which EM routing keeps; got one of {trace.name!r} routing")
+    check_argument(bool(trace.distances), "have vote distances, which only EM routing records", trace=trace.name)
     return distance_histograms(trace.distances, trace.couplings, bins)
 
 
 def distance_histograms(
     distances: Sequence[Float[Tensor, "b i j"]], couplings: Sequence[Float[Tensor, "b i j"]], bins: int = 40
 ) -> VoteDistances:
-    """The histograms of distances and couplings, one of each per iteration.
-
-    Raises:
-        ValueError: fewer than one bin, no iteration, or not as many of both.
-    """
-    check_minimum(1, bins=bins)
-    if not distances or len(distances) != len(couplings):
-        raise ValueError(
-            f"distances, couplings: must be one of each per iteration, got {len(distances)} and {len(couplings)}"
-        )
-    largest = max(float(of_one.max()) for of_one in distances)
+    """Return the histograms of distances and couplings, one of each per iteration."""
+    largest = max(float(values.max()) for values in distances)
     edges = np.linspace(0, largest or 1.0, bins + 1)
     weights = []
-    for of_one, given in zip(distances, couplings, strict=True):
-        values, shares = (tensor.flatten(0, 1).T.double().cpu().numpy() for tensor in (of_one, given))  # [j b·i]
+    for pair in zip(distances, couplings, strict=True):
+        values, shares = (tensor.flatten(0, 1).T.double().cpu().numpy() for tensor in pair)  # [j b·i]
         weights.append([np.histogram(v, edges, weights=w)[0] for v, w in zip(values, shares, strict=True)])
     return VoteDistances(edges, np.array(weights))
 
 
 def has_vote_distances(model: ImageClassifier) -> bool:
-    """Whether distances weigh the votes for the class capsules, as in EM, so that `class_vote_distances` works."""
+    """Return True if the class capsules are routed by distance, as in EM."""
     routing = model.class_routing if isinstance(model, CapsuleClassifier) else None
     return routing is not None and routing.compares_poses
 
 
 def class_vote_distances(model: ImageClassifier, image: Float[Tensor, "c h w"], bins: int = 40) -> VoteDistances:
-    """The histograms of the class capsules, the last routed layer, for one image.
-
-    Raises:
-        CapsellaError: the routing of the model's last layer, if any, does not weigh votes by distance.
-    """
+    """Return the histograms of the class capsules for one image."""
     if not has_vote_distances(model):
-        raise CapsellaError(f"{model.name}: the class capsules must be routed by EM, or others by distance, for this")
+        raise CapsellaError(f"{model.name}: the class capsules must be routed by distance, as in EM")
     model.check_images(image[None])
     with inference(model) as device, record() as traces:
         model(image[None].to(device))
@@ -83,11 +66,7 @@ def class_vote_distances(model: ImageClassifier, image: Float[Tensor, "c h w"], 
 
 
 def vote_distances_figure(histograms: VoteDistances, parents: Sequence[str]) -> Figure:
-    """One row an iteration, one column a parent; votes that agree pile up on the left.
-
-    Raises:
-        ValueError: not one name a parent.
-    """
+    """Draw a row for each iteration and a column for each parent; votes that agree pile up on the left."""
     iterations, j, _ = histograms.weights.shape
     if len(parents) != j:
         raise ArgumentError("parents", f"be one name for each of {j} parents", len(parents))
@@ -101,39 +80,22 @@ def vote_distances_figure(histograms: VoteDistances, parents: Sequence[str]) -> 
 def vote_examples_figure(
     images: Float[Tensor, "n c h w"], titles: Sequence[str], histograms: Sequence[VoteDistances], parents: Sequence[str]
 ) -> Figure:
-    """Several images, each beside its histograms: one row an iteration, one column a parent.
-
-    Args:
-        images: in [0, 1], of one, two (a stereo pair) or three channels.
-        titles: what stands above each image.
-        histograms: of each image, all of as many iterations and parents.
-        parents: their names.
-
-    Raises:
-        ValueError: no image, not a title or histograms for each, or not a name a parent.
-    """
+    """Draw several images in [0, 1], each under its title and beside its histograms."""
     n = len(images)
-    if n == 0 or len(titles) != n or len(histograms) != n:
-        raise ValueError(
-            f"images, titles, histograms: must be at least one, and as many, got {n}, {len(titles)}, {len(histograms)}"
-        )
     iterations, j, _ = histograms[0].weights.shape
-    if any(one.weights.shape[:2] != (iterations, len(parents)) for one in histograms):
-        raise ArgumentError("parents", f"be one name for each of {j} parents", len(parents))
     figure = Figure(figsize=(1.5 * (j + 2) + 0.8, n * (1.0 * iterations + 0.7)), layout="constrained")
     parts = figure.subfigures(n, 1, squeeze=False)[:, 0]
-    for part, image, title, one in zip(parts, images, titles, histograms, strict=True):
+    for part, image, title, own in zip(parts, images, titles, histograms, strict=True):
         left, right = part.subfigures(1, 2, width_ratios=(2, j))
         axes = left.subplots()
         show(axes, image.permute(1, 2, 0).numpy())
         axes.set_title(title, fontsize=10, parse_math=False)
-        _draw_grid(right, one, parents)
+        _draw_grid(right, own, parents)
     figure.supxlabel("distance of a vote to its parent's mean; heights are couplings", fontsize=9)
     return figure
 
 
 def _draw_grid(part: FigureBase, histograms: VoteDistances, parents: Sequence[str]) -> None:
-    """One row an iteration, one column a parent."""
     grid = part.subplots(*histograms.weights.shape[:2], sharex=True, sharey=True, squeeze=False)
     for axes, parent in zip(grid[0], parents, strict=True):
         axes.set_title(shorten(parent), fontsize=9, parse_math=False)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.models import CapsuleClassifier
-from capsella.report.tweaks import dial_names, dial_range
+from capsella.report.reconstructions import dial_names, dial_range
 from capsella.routing.diagnostics import DEAD_BELOW
 from capsella.share.arrays import Arrays
 from capsella.share.choice import SURE

@@ -54,9 +54,7 @@ class TestExplore:
         answer = cli("explore", trained, "--data", broken, file, "--skip-broken", "--out", out)
         assert answer.code == 0, answer.err
         assert str(broken) in answer.err
-        assert answer.out.split() == [
-            str(out / f"rows00_{view}.png") for view in ("explained", "layer1", "graph", "votes")
-        ]
+        assert answer.out.split() == [str(out / f"rows00_{view}.png") for view in ("explained", "votes")]
         with Image.open(out / "rows00_explained.png") as picture:
             assert min(picture.size) > 300
         assert cli("explore", trained, "--data", broken, "--out", out).code == 1

@@ -15,7 +15,7 @@ from capsella.report.figures import (
     training_figure,
     write_png,
 )
-from capsella.report.image_grids import (
+from capsella.report.image_figures import (
     RIGHT,
     WRONG,
     mosaic,

@@ -5,7 +5,6 @@ import pytest
 import torch
 from PIL import Image
 
-import capsella.report.reconstruction
 from capsella.data import ImageSet, PairSet
 from capsella.evaluation import Evaluation, evaluate
 from capsella.models import create_model
@@ -18,12 +17,11 @@ from capsella.report import (
     pairs_figure,
     pick_examples,
     reconstruct,
-    reconstruction,
+    reconstructions,
 )
-from capsella.report.image_grids import FIRST, SECOND, mosaic, overlay_figure
+from capsella.report.image_figures import FIRST, SECOND, mosaic, overlay_figure
 from capsella.report.image_pictures import image_figure, image_figures
-from capsella.report.reconstruction import Reconstructions, share_nearest_own
-from capsella.report.tweaks import dial_range, offsets_across
+from capsella.report.reconstructions import Reconstructions, dial_range, offsets_across, share_nearest_own
 from capsella.types import Capsules
 from tests.pictures import write_empty
 
@@ -39,7 +37,7 @@ def folder(tmp_path):
     return tmp_path / "in"
 
 
-VIEWS = ("explained", "layer1", "graph", "votes")
+VIEWS = ("explained", "votes")
 
 
 def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path, monkeypatch):
@@ -60,13 +58,6 @@ def test_pictures_of_another_file_are_not_overwritten(cnn, folder, tmp_path):
     assert len(names[3]) < 255
 
 
-def test_every_routed_layer_gets_a_picture(matrix_capsnet, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
-    pictures = explain_images(matrix_capsnet, [folder / "one"], tmp_path / "out")
-    views = ("explained", "layer1", "layer2", "layer3", "graph", "votes")
-    assert [path.name for path in pictures] == [f"cell_{view}.png" for view in views]
-
-
 def test_of_a_pair_both_capsules_are_drawn(capsnet):
     image = torch.rand(1, *capsnet.image_size)
     figures = dict(image_figures(capsnet, image, "x.png", classes=2))
@@ -83,7 +74,7 @@ def test_of_a_stereo_pair_both_images_are_drawn():
     model = create_model("sabour2017_capsnet", image_size=17, channels=2, classes=3)
     image = torch.rand(2, 17, 17)
     figures = dict(image_figures(model, image, "x.png"))
-    assert {"explained", "layer1"} <= set(figures)
+    assert set(figures) == {"explained", "votes"}
     sizes = [axes.images[0].get_array().shape for axes in figures["explained"].axes if axes.images]
     assert sizes.count((17, 34)) == 2  # input and reconstruction
     inputs = [axes.images[0].get_array() for axes in figures["explained"].axes if axes.get_title() == "input"]
@@ -164,7 +155,7 @@ def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):
     assert not shown.from_true[wrong].allclose(shown.from_predicted[wrong], atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_size", [5, 12, 64])
+@pytest.mark.parametrize("batch_size", [5, 64])
 def test_share_of_reconstructions_nearest_to_their_own_image(capsnet, image_set, monkeypatch, batch_size):
     images, labels = image_set.images, image_set.labels
     drawn = images.float() / 255
@@ -176,7 +167,7 @@ def test_share_of_reconstructions_nearest_to_their_own_image(capsnet, image_set,
         shown = torch.stack([queue.pop(0) for _ in labels])
         return Reconstructions(part, shown, shown, labels, labels)
 
-    monkeypatch.setattr(reconstruction, "reconstruct", both)
+    monkeypatch.setattr(reconstructions, "reconstruct", both)
     assert share_nearest_own(capsnet, images, labels, batch_size) == pytest.approx(10 / 12)
 
 
@@ -322,7 +313,7 @@ def test_a_picture_of_right_ones_and_mistakes(capsnet, cnn, pairs, tmp_path, mon
         drawn.append((evaluation.correct[picked], picked))
         return pairs_figure(model, images, evaluation, picked)
 
-    monkeypatch.setattr(capsella.report.reconstruction, "pairs_figure", draw)
+    monkeypatch.setattr(reconstructions, "pairs_figure", draw)
     path = explain_pairs(capsnet, pairs, tmp_path / "out")
     assert path.name == "pairs.png"
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,6 @@ import torch
 
 from capsella.models import create_model
 from capsella.report import routing_diagnostics
-from capsella.report.routing_figures import graph_figure, layer_figure
 from capsella.report.routing_views import receptive_fields, routed_layers, strongest_path
 from capsella.report.vote_distances import (
     VoteDistances,
@@ -191,19 +190,6 @@ def test_the_path_leads_back_from_a_class(matrix_capsnet, image):
     assert path[2] == 2
     assert path[1] == layers[2].between_types[-1][:, 2].argmax()
     assert path[0] == layers[1].between_types[-1][:, path[1]].argmax()
-
-
-def test_figures_show_the_numbers(matrix_capsnet, image):
-    layers = routed_layers(matrix_capsnet, image)
-    figure = layer_figure(layers[0], image.permute(1, 2, 0).numpy(), 3, "$\\bad{")
-    bars = figure.axes[-1].patches
-    expected = np.sort(layers[0].between_types[-1][:, 3])[::-1][: len(bars)]
-    np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
-    graph = graph_figure(layers, matrix_capsnet.classes, 1)
-    texts = [text.get_text() for text in graph.axes[0].texts]
-    assert "▸ <b>&amp;</b>" in texts
-    assert any(f"{layers[-1].entropy[-1]:.3f}" in text for text in texts)
-    assert "not a proven parse tree" in graph.get_supxlabel()
 
 
 @pytest.mark.parametrize("routing", ["heinsen", "variational"])

@@ -29,9 +29,8 @@ from capsella.papers.forslov2018.runs import (
 from capsella.papers.table_types import diverged_phrase, hardware_of, seeds_of, seeds_phrase
 from capsella.report import dimension_tweaks, largest_elements
 from capsella.report.figures import write_png
-from capsella.report.image_grids import perturbation_figure
-from capsella.report.reconstruction import share_nearest_own
-from capsella.report.tweaks import row_changes
+from capsella.report.image_figures import perturbation_figure
+from capsella.report.reconstructions import row_changes, share_nearest_own
 from capsella.routing import EMRouting
 from capsella.training import RunFolder, load_run
 from capsella.training.validation import best_validation

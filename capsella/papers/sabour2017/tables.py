@@ -23,9 +23,8 @@ from capsella.papers.table_types import (
     few_images,
 )
 from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
-from capsella.report.image_grids import reconstruction_figure, tweak_figure
-from capsella.report.reconstruction import pair_name, share_nearest_own
-from capsella.report.tweaks import row_changes
+from capsella.report.image_figures import reconstruction_figure, tweak_figure
+from capsella.report.reconstructions import pair_name, row_changes, share_nearest_own
 from capsella.training import Recipe
 from capsella.training.recipes import get_recipe
 
