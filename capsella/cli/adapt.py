@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capsella.data import ImageSet, Splits
     from capsella.evaluation import Evaluation, Interval
     from capsella.models import ImageClassifier
-    from capsella.training import Judged, Run
+    from capsella.training import HeldOutPredictions, Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +102,16 @@ def run(arguments: list[str]) -> None:
 
 def _adapted(
     run: "Run", labelled: "ImageSet", options: Adapt, own: "Splits | None"
-) -> "tuple[ImageClassifier, Judged | None]":
+) -> "tuple[ImageClassifier, HeldOutPredictions | None]":
     """Adapt the network, and calibrate it if there are two labelled images per class."""
     from capsella.data import single_images
-    from capsella.training import adapt_model, calibrate_adapted, cross_fitted
+    from capsella.training import adapt_model, calibrate_adapted, predict_held_out
 
     if options.replay and own is None:
         raise CapsellaError("replay: the images that the run was trained on are not available")
     replay = single_images(own.train, "replayed images") if options.replay and own is not None else None
     network = adapt_model(run.model, run.recipe, labelled, options.how, replay)
-    judged = cross_fitted(run.model, run.recipe, labelled, options.how, replay)
+    judged = predict_held_out(run.model, run.recipe, labelled, options.how, replay)
     if judged is not None:
         calibrate_adapted(network, judged)
     return network, judged
@@ -143,7 +143,7 @@ def _percent(percent: float, interval: tuple[float, float]) -> str:
 
 
 def _sentences(
-    before: "Evaluation", after: "Evaluation", gain: "Interval", judged: "Judged | None", out: Path
+    before: "Evaluation", after: "Evaluation", gain: "Interval", judged: "HeldOutPredictions | None", out: Path
 ) -> list[str]:
     from capsella.evaluation import points
     from capsella.report import evaluation_warnings

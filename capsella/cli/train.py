@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> None:
 
     from capsella.cli.recipes import choose_recipe, describe_augmentation
     from capsella.experiments.fit import fit
-    from capsella.experiments.repeated import finish, train_folds, train_seeds
+    from capsella.experiments.repeats import finish, train_folds, train_seeds
     from capsella.training import ComputeOptions, is_launched_first, new_run_folder
 
     out = console() if is_launched_first() else Console(quiet=True)
@@ -96,7 +96,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _resume(options: Train, out: Console) -> None:
-    from capsella.experiments.repeated import finish
+    from capsella.experiments.repeats import finish
     from capsella.training import ComputeOptions, RunFolder, resume
 
     assert options.resume is not None

@@ -188,7 +188,7 @@ def _test_values(evaluation: Evaluation) -> dict[str, Any]:
 
 
 class CorrectnessTable(NamedTuple):
-    """Which images of one test set the seeds of a row classify correctly.
+    """A table of the images of one test set that each seed of a row classifies correctly.
 
     groups: the number of each image's patient or object; None if all images are independent.
     """

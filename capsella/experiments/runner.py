@@ -143,7 +143,7 @@ class Task:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to compute; so is a run that diverged."""
+        """True if nothing is left to compute, also after a divergence."""
         return (self.files.is_tested if self.is_tested else self.files.is_trained) or self.files.has_diverged
 
     @property

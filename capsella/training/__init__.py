@@ -10,12 +10,12 @@ from capsella.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from capsella.training.adapt import (
-        Judged,
+        HeldOutPredictions,
         adapt_model,
         calibrate_adapted,
-        cross_fitted,
+        predict_held_out,
         save_adapted,
-        take_statistics,
+        update_batch_norms,
     )
     from capsella.training.calibrate import calibrate_model, calibrate_run, fit_ood_detector
     from capsella.training.config import (

@@ -18,7 +18,7 @@ from capsella.training.config import Recipe
 
 @dataclass(frozen=True)
 class BalanceChoice:
-    """What "auto" means for these images, and why, in a few words."""
+    """The meaning of "auto" for these images, and why, in a few words."""
 
     balance: Literal["none", "sampling", "weights"]
     why: str

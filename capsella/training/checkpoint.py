@@ -18,7 +18,7 @@ EpochRow = dict[str, float]
 
 @dataclass
 class Progress:
-    """How far a training has come.
+    """The progress of a training.
 
     epoch: complete epochs. batch, images: complete batches of the next epoch, and the images in them. step: optimizer
     steps in all. history: one row of metrics per complete epoch. best: the row of the epoch whose weights are kept.

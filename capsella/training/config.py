@@ -169,8 +169,8 @@ class AugmentOptions:
     shift: int = bounded(0, 0)
     """Shift by up to this many pixels in each direction."""
     padding_mode: Literal["zeros", "border"] = "zeros"
-    """What a shift moves in: black, as in the papers, or the border's pixels repeated, which leaves no edge on images
-    that are bright up to their borders."""
+    """Pixels that a shift moves in: black, as in the papers, or the border's pixels repeated, which leaves no edge on
+    images that are bright up to their borders."""
     rotation: float = bounded(0.0, 0, 180)
     """Rotate by up to this many degrees either way; the border's pixels are repeated."""
     stretch: float = bounded(0.0, 0, 1, ends="[)")
@@ -311,16 +311,16 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Where a recipe is trained, and how safely. Trainings that differ only in this have the same recipe.
+    """Options of the machine: where a recipe is trained, and how safely. They are no part of the recipe.
 
     Raises:
         ArgumentError: a field is out of range.
     """
 
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; "auto": on a CUDA GPU if there is one, else on the CPU."""
+    """The device; "auto": on a CUDA GPU if there is one, else on the CPU."""
     devices: int = bounded(1, 1)
-    """How many of them, with distributed data parallel (DDP); on a CPU, processes. Leave it out under torchrun, which
+    """Number of devices, with distributed data parallel (DDP); on a CPU, processes. Leave it out under torchrun, which
     sets it, also for several machines: `torchrun --nnodes 2 --nproc-per-node 4 … -m capsella train …`."""
     threads: int | None = bounded(None, 1)
     """CPU threads; default: PyTorch's choice (OMP_NUM_THREADS, or the cores)."""
@@ -337,17 +337,17 @@ class ComputeOptions:
 
 @dataclass(frozen=True)
 class AdaptOptions:
-    """How a network is adapted to another domain.
+    """Options of an adaptation to another domain.
 
     Raises:
         ArgumentError: a field is out of range.
     """
 
     how: Literal["statistics", "last", "all"] = "all"
-    """What changes. statistics: means and variances of the batch normalisations only, without labels. last: also the
-    last layer. all: also all other weights, at a small learning rate."""
+    """The weights that change. statistics: means and variances of batch norms only, without labels. last: also the last
+    layer. all: also all other weights, at a small learning rate."""
     steps: int = bounded(100, 1)
-    """Steps of the optimizer, for last and all."""
+    """Optimizer steps, for last and all."""
     batch_size: int = bounded(32, 2)
     """Images per step, drawn evenly from the classes; with replay, half of them are training images of the run."""
     learning_rate: float | None = bounded(None, 0, ends="(]")
@@ -384,14 +384,14 @@ class Recipe:
     """An epoch has this many training images, drawn anew for each, instead of a pass over all. For sets so large that
     you want to validate more often than after each pass."""
     balance: Balance = "none"
-    """What to do for rare classes: draw all classes evenly (sampling), or weigh their losses (weights); no image counts
+    """Treatment of rare classes: draw all classes evenly (sampling), or weigh their losses (weights); no image counts
     more than five times. The epoch is then chosen by the balanced error, the mean over classes. `auto`: sampling if the
     largest class has at least 1.5 times the training images of the smallest; a run keeps its choice."""
     batch_size: int = bounded(128, 1)
     """Images per step, over all devices together."""
     keep: Literal["best", "last"] = "best"
-    """Which epoch's weights to keep: the one with the lowest validation error and, at an equal error, the lowest loss;
-    or the last one, which suits a learning rate that ends at zero, and few validation images."""
+    """The epoch whose weights are kept: the one with the lowest validation error and, at an equal error, the lowest
+    loss; or the last one, which suits a learning rate that ends at zero, and few validation images."""
     patience: int | None = bounded(None, 1)
     """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
     stop_at_error: float | None = bounded(None, 0, 100)
@@ -485,7 +485,7 @@ class Recipe:
             return _read(cls, {**values, **groups})
         except KeyError as error:
             raise CapsellaError(f"not a recipe of this version of capsella: the field {error} is missing") from error
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Where a training computes: devices, processes, and memory."""
+"""Devices, processes and memory of a training."""
 
 import ctypes
 import os

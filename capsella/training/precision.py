@@ -31,7 +31,7 @@ MEMORY = Path(pooch.os_cache("capsella")) / "precision.json"
 
 @dataclass(frozen=True)
 class PrecisionChoice:
-    """What "auto" means on this machine, and why, in a few words."""
+    """The meaning of "auto" on this machine, and why, in a few words."""
 
     precision: Exact
     why: str

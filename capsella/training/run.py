@@ -86,12 +86,12 @@ class RunFolder:
 
     @property
     def is_trained(self) -> bool:
-        """Whether training is complete."""
+        """True if training is complete."""
         return (self.path / "summary.json").exists()
 
     @property
     def is_final(self) -> bool:
-        """Whether training is complete and its checkpoint deleted, as the runner does.
+        """True if training is complete and its checkpoint deleted, as the runner does.
 
         Raises:
             CapsellaError: an adapted run, which has no training of its own.
@@ -104,17 +104,17 @@ class RunFolder:
 
     @property
     def is_tested(self) -> bool:
-        """Whether the run has a result."""
+        """True if the run has a result."""
         return (self.path / "result.json").exists()
 
     @property
     def is_adapted(self) -> bool:
-        """Whether the weights are those of another run, adapted to another domain."""
+        """True if the weights are those of another run, adapted to another domain."""
         return (self.path / "adapted.json").exists()
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the training diverged and was given up."""
+        """True if the training diverged and was given up."""
         return (self.path / "diverged.json").exists()
 
     def progress(self, epochs: int) -> float:

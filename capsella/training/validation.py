@@ -96,7 +96,7 @@ def is_finished(recipe: Recipe, progress: Progress) -> bool:
 def best_validation(summary: Mapping[str, Any]) -> tuple[float, float]:
     """Return the validation error that chose the epoch, in per cent, and its validation loss, from summary.json."""
     best = summary["best"]
-    return best[summary.get("kept_by", "validation_error")], best["validation_loss"]
+    return best[summary["kept_by"]], best["validation_loss"]
 
 
 def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str], device: torch.device) -> dict[str, Any]:

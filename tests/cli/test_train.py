@@ -61,7 +61,7 @@ def test_a_folder_alone_is_enough_and_runs_are_numbered(cli, images, tmp_path, m
     assert (recipe.data.size, recipe.data.channels, recipe.batch_size, recipe.epochs) == (32, 1, 16, 1)
     again = cli("train", images, "--epochs", 1, "--out", "runs/images-efficient-2")
     assert again.code == 1
-    assert "holds a run already" in again.err
+    assert "already holds a run" in again.err
 
 
 def test_seeds_are_averaged_and_more_can_be_added(cli, images, tmp_path):

@@ -1,13 +1,24 @@
-"""Which images the seeds of a row have right, and the groups of these images."""
+"""`fit` from a folder of images to result.json and report.html; and tables of correct images."""
 
 import base64
+import dataclasses
+import json
+from collections import Counter
 
 import numpy as np
 import pytest
+from PIL import ImageFile
+from rich.console import Console
 
+from capsella import fit
+from capsella.data import FolderData
+from capsella.errors import CapsellaError
 from capsella.evaluation import difference_interval
 from capsella.experiments import CorrectnessTable
 from capsella.experiments.fit import pack_groups
+from capsella.training import ComputeOptions, load_run
+from capsella.training import loop as training_loop
+from tests.papers.tiny import CNN
 
 TOYS = np.arange(40) // 10
 RIGHT = np.random.default_rng(0).random((2, 40)) < 0.8
@@ -36,3 +47,31 @@ def test_groups_that_differ_belong_to_another_test():
         CorrectnessTable.from_tests(results(TOYS, TOYS[::-1] // 2))
     with pytest.raises(ValueError, match=r"^groups:"):
         CorrectnessTable(RIGHT, TOYS).difference_from(CorrectnessTable(RIGHT, TOYS // 2))
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_fit_decodes_each_image_once_and_writes_result_and_report(image_folder, tmp_path, monkeypatch):
+    decoded, loaded = Counter(), []
+    decode, load_data = ImageFile.ImageFile.load, training_loop.load_data
+
+    def count(image):
+        if image.tile:
+            decoded[image.fp.name] += 1
+        return decode(image)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", count)
+    monkeypatch.setattr(training_loop, "load_data", lambda data: loaded.append(data) or load_data(data))
+    recipe = dataclasses.replace(CNN, data=FolderData(path=image_folder, size=17), epochs=1, batch_size=8)
+    compute, console = ComputeOptions(accelerator="cpu"), Console(quiet=True)
+    run = fit(recipe, tmp_path / "run", name="cells", compute=compute, console=console)
+    assert len(loaded) == 1
+    assert set(decoded.values()) == {1}
+    assert len(decoded) == len(list(image_folder.rglob("*.png"))) == sum(map(len, run.splits.named().values()))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["test"]["errors"] == run.evaluation.errors
+    assert result["training"]["epochs"] == 1
+    assert "</html>" in run.report.read_text()
+    assert run.model.calibration is not None
+    assert load_run(run.folder).splits is None
+    with pytest.raises(CapsellaError, match="run"):
+        fit(recipe, run.folder, compute=compute, console=console)

@@ -112,12 +112,6 @@ def test_a_cluster_that_cannot_be(argument, fields):
         ray_cluster.Place(**fields)
 
 
-def test_a_worker_that_asks_for_no_gpu_sees_none():
-    """Ray itself leaves all of them to it."""
-    assert ray_cluster.Desk.here({"num_cpus": 2, "num_gpus": 0}).variables["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in ray_cluster.Desk.here({"num_cpus": 2, "num_gpus": 0.5}).variables
-
-
 def test_more_than_any_machine_has_is_reported(monkeypatch):
     ray = pytest.importorskip("ray")
     nodes = [

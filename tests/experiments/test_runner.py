@@ -43,7 +43,7 @@ def trained(monkeypatch):
             raise TrainingDivergedError("the loss is nan")
         folder.mkdir(parents=True)
         best = {"validation_error": 100 * abs(rate - 2e-3), "validation_loss": 1.0, "epoch": 1}
-        (folder / "summary.json").write_text(json.dumps({"best": best, "seconds": 4.0}))
+        (folder / "summary.json").write_text(json.dumps({"best": best, "kept_by": "validation_error", "seconds": 4.0}))
 
     monkeypatch.setattr(runner, "train_or_resume", fake)
     return calls

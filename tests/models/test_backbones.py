@@ -14,7 +14,7 @@ from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier, MultiCrop, create_model
 from capsella.models.backbones import Backbone, find_backbone, hub
 from capsella.models.inference import optimize_for_inference
-from capsella.training.adapt import take_statistics
+from capsella.training.adapt import update_batch_norms
 
 transformers = pytest.importorskip("transformers")
 
@@ -131,7 +131,7 @@ def test_statistics_of_a_frozen_backbone_are_not_adapted(folder):
     for fine_tune in (False, True):
         model = create_model("stem_linear", backbone=str(folder), image_size=40, classes=3, fine_tune=fine_tune)
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        take_statistics(model, images)
+        update_batch_norms(model, images)
         changed = moved(model, before)
         assert "network.1.running_mean" in changed
         assert any(name.startswith("network.0.") for name in changed) == fine_tune

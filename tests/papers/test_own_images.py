@@ -8,8 +8,7 @@ import torch
 from capsella.data import FolderData
 from capsella.data.scan import FolderSummary
 from capsella.errors import ArgumentError
-from capsella.models import list_models
-from capsella.models.forslov2018 import parts
+from capsella.models import forslov2018, list_models
 from capsella.papers.own_images import RECIPE_OF, UNCHANGED, fitted, recipe_for
 from capsella.training import Recipe
 from capsella.training.recipes import RECIPES, get_recipe
@@ -26,7 +25,7 @@ def of(name: str, images: int = 2000, side: int = 224, channels: int = 3, train:
 @pytest.mark.parametrize("name", FOR_FOLDERS)
 def test_a_network_sees_the_whole_picture(name, monkeypatch):
     """Nothing of a paper's images is left: neither a crop nor a change of brightness."""
-    monkeypatch.setattr(parts, "PUBLISHED_SIZE", 160)  # thesis networks enlarge images to less than their 224×224
+    monkeypatch.setattr(forslov2018, "PUBLISHED_SIZE", 160)  # thesis networks enlarge images to less than their 224×224
     recipe, size = of(name), 64
     assert recipe.data.path == Path("cells")
     model = recipe.model.create((size, size), recipe.data.channels, ("a", "b")).eval()

@@ -17,8 +17,8 @@ from capsella.training import (
     adapt_model,
     calibrate_adapted,
     calibrate_run,
-    cross_fitted,
     load_run,
+    predict_held_out,
     save_adapted,
 )
 from capsella.training.calibrate import calibrate_model
@@ -91,21 +91,21 @@ def test_each_labelled_image_is_judged_without_it(tiny, labelled, run, monkeypat
     model = load_run(run).model
     seen: list[ImageSet] = []
 
-    def remember(model, recipe, images, options, replay, said):
+    def remember(model, recipe, images, options, replay, label):
         seen.append(images)
         return model
 
     monkeypatch.setattr("capsella.training.adapt.adapt_model", remember)
-    judged = cross_fitted(model, tiny(), labelled, FEW)
+    judged = predict_held_out(model, tiny(), labelled, FEW)
     assert [len(images) for images in seen] == [8, 8]  # two folds, for a class has two images
     assert judged.labels.sort().values.tolist() == labelled.labels.tolist()
-    assert cross_fitted(model, tiny(), labelled.subset(range(1, 16)), FEW) is None
+    assert predict_held_out(model, tiny(), labelled.subset(range(1, 16)), FEW) is None
 
 
 def test_the_folder_is_a_run(tiny, labelled, run, tmp_path):
     run = load_run(run)
     adapted = adapt_model(run.model, run.recipe, labelled, FEW)
-    calibrate_adapted(adapted, cross_fitted(run.model, run.recipe, labelled, FEW))
+    calibrate_adapted(adapted, predict_held_out(run.model, run.recipe, labelled, FEW))
     save_adapted(run, adapted, tmp_path / "there", {"laboratory": "dark"})
     read = load_run(tmp_path / "there")
     assert (read.adapted, read.recipe, run.adapted) == ({"laboratory": "dark"}, run.recipe, None)
@@ -116,18 +116,3 @@ def test_the_folder_is_a_run(tiny, labelled, run, tmp_path):
     with pytest.raises(CapsellaError, match="there"):
         save_adapted(run, adapted, tmp_path / "there", {})
     assert calibrate_model(run.model, labelled).weights != read.model.calibration.weights
-
-
-def test_options():
-    for wrong in ({"steps": 0}, {"learning_rate": -1.0}, {"seed": -1}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            AdaptOptions(**wrong)
-
-
-def test_a_single_image_has_no_statistics(resnet, labelled, tiny):
-    one = labelled.subset([0])
-    with pytest.raises(CapsellaError, match=r"^images"):
-        adapt_model(resnet, tiny(), one, AdaptOptions(how="statistics"))
-    last = adapt_model(resnet, tiny(), one, replace(FEW, how="last"))
-    assert changed(resnet, last) == {"network.10.weight", "network.10.bias"}
-    assert cross_fitted(resnet, tiny(), labelled.subset([0, 1]), AdaptOptions(how="statistics")) is None

@@ -10,11 +10,9 @@ from rich.console import Console
 from capsella.data import ImageSet, balanced_order, even_shares
 from capsella.data.batching import MOST_REPEATS
 from capsella.errors import CapsellaError
-from capsella.losses import Classification, LossOptions, total_loss
 from capsella.training import RunFolder, TrainingDivergedError, load_run, resume
 from capsella.training import loop as training_loop
 from capsella.training.balance import BalanceChoice, choose_balance, class_weights, log_prior_shift
-from capsella.types import Output
 from tests.training.test_resume import poison_step
 
 LABELS = torch.tensor([0] * 160 + [1] * 80 + [2] * 10)
@@ -22,10 +20,6 @@ LABELS = torch.tensor([0] * 160 + [1] * 80 + [2] * 10)
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
-
-
-def test_classes_are_even_where_each_has_images_enough():
-    assert even_shares([60, 90, 50]) == pytest.approx([1 / 3] * 3)
 
 
 def test_a_rare_class_is_not_repeated_without_end():
@@ -39,14 +33,6 @@ def test_an_epoch_has_as_many_steps_as_before_and_classes_evenly():
     order = balanced_order(LABELS, None, generator())
     assert len(order) == len(LABELS)
     assert LABELS[order].bincount().tolist() == [100, 100, 50]
-
-
-def test_images_of_a_class_are_drawn_alike_often():
-    times = balanced_order(LABELS, None, generator()).bincount(minlength=len(LABELS))
-    assert times[:160].tolist().count(1) == 100
-    assert times[:160].max() == 1
-    assert sorted(times[160:240].tolist()) == [1] * 60 + [2] * 20
-    assert times[240:].tolist() == [5] * 10
 
 
 def test_the_order_follows_from_the_seed_and_leaves_out_others_each_time():
@@ -63,20 +49,6 @@ def test_auto_samples_where_classes_are_uneven(counts, balance):
     choice = choose_balance(dict(zip("ab", counts, strict=True)))
     assert choice.balance == balance
     assert str(counts[0]) in str(choice)
-
-
-@pytest.mark.parametrize("name", ["margin", "spread", "cross_entropy"])
-def test_weights_multiply_the_loss_of_each_image_by_its_class(name: Classification):
-    logits, labels, images = torch.randn(6, 3), torch.tensor([0, 0, 1, 2, 1, 0]), torch.zeros(6, 1, 2, 2)
-    output, weights = Output(logits.softmax(1), logits=logits), torch.tensor([0.5, 1.5, 3.0])
-    options = LossOptions(name)
-    alone = [Output(output.activations[k : k + 1], logits=logits[k : k + 1]) for k in range(6)]
-    losses = [total_loss(single, images[:1], label[None], options) for single, label in zip(alone, labels, strict=True)]
-    each = torch.stack([loss.classification for loss in losses])
-    weighted = total_loss(output, images, labels, options, class_weights=weights)
-    torch.testing.assert_close(weighted.classification, (weights[labels] * each).mean())
-    alike = total_loss(output, images, labels, options, class_weights=torch.ones(3))
-    torch.testing.assert_close(alike.total, total_loss(output, images, labels, options).total)
 
 
 @pytest.fixture

@@ -78,14 +78,6 @@ class TestImagesThatChange:
         with pytest.warns(CapsellaWarning, match="left out 1 broken image"):
             assert load_splits(load_run(done.folder), skip_broken=True).test.files == test[1:]
 
-    def test_a_file_that_was_in_no_split_may_go(self, recipe, images, tmp_path):
-        broken = images / "a" / "broken.png"
-        broken.write_bytes(b"")
-        own = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, skip_broken=True))
-        done = train(own, tmp_path / "done", compute=CPU, console=QUIET)
-        broken.unlink()
-        assert load_splits(load_run(done.folder)).digests() == RunFolder(done.folder).images()
-
     def test_another_class_at_the_same_number(self, recipe, images, tmp_path):
         done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
         (images / "a" / "05.png").rename(images / "b" / "05.png.png")

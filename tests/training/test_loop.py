@@ -2,30 +2,23 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import safetensors.torch
 import torch
-from rich.console import Console
 from scipy.stats import beta
 from sklearn.metrics import balanced_accuracy_score
 
 from capsella.data import load_data
 from capsella.evaluation import evaluate
-from capsella.losses import LossOptions, Others, total_loss
+from capsella.losses import total_loss
 from capsella.models import create_model
-from capsella.training import AugmentOptions, ComputeOptions, OptimizerOptions, RunFolder, load_run
+from capsella.training import OptimizerOptions, load_run
 from capsella.training.augment import Augment
-from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.loop import Trainer
 from capsella.training.step import exponential_average, mixup
 from capsella.training.validation import Validation
-from capsella.types import Output
 
 LR = 1e-3
 
@@ -59,14 +52,6 @@ def test_the_loss_falls_and_the_metrics_are_those_of_the_run(tiny, quiet_train):
         terms = float(row["train_classification"]) + float(row["train_reconstruction"])
         assert float(row["train_loss"]) == pytest.approx(terms, rel=1e-4)
         assert float(row["learning_rate"]) == pytest.approx(5e-3 * 0.96 ** ((int(row["step"]) - 1) / 2000), rel=1e-5)
-
-
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot reset its count")
-def test_memory_that_was_freed_before_the_training_does_not_count(tiny, quiet_train):
-    ballast = torch.ones(2**28)
-    before = peak_memory_mib(torch.device("cpu"))
-    del ballast
-    assert summary(quiet_train(tiny(epochs=1)).folder)["peak_memory_mib"] < before - 500
 
 
 def test_a_run_folder_can_be_read_back(run, tiny):
@@ -144,12 +129,6 @@ class TestOptimizer:
         _, moves = self.one_step(tiny, quiet_train, last_checkpoint)
         assert 0.9 * LR < max(float(move.abs().max()) for move in moves.values()) < 1.001 * LR
 
-    def test_l2_pulls_every_weight_to_zero(self, tiny, quiet_train, last_checkpoint):
-        before, moves = self.one_step(tiny, quiet_train, last_checkpoint, l2=1e6)
-        for name, move in moves.items():
-            clear = before[name].abs() > 1e-3  # where the penalty outweighs any gradient
-            assert torch.allclose(move[clear], -LR * before[name][clear].sign(), atol=1e-3 * LR)
-
     def test_sgd_goes_down_the_gradient(self, tiny, quiet_train, last_checkpoint):
         """With a penalty that outweighs any gradient of the loss, a step is in proportion to the weights."""
         before, moves = self.one_step(tiny, quiet_train, last_checkpoint, method="sgd", l2=1e2)
@@ -162,11 +141,6 @@ class TestOptimizer:
         # No element above 1e-11 leaves g / (|g| + 1e-8) below 1e-3.
         _, moves = self.one_step(tiny, quiet_train, last_checkpoint, gradient_clip=1e-11)
         assert 0 < max(float(move.abs().max()) for move in moves.values()) < 1e-3 * LR
-
-    def test_each_step_takes_the_learning_rate_of_the_schedule(self, tiny, quiet_train, last_checkpoint):
-        options = OptimizerOptions(learning_rate=LR, decay=0.5, decay_steps=1)
-        state = last_checkpoint(quiet_train(tiny(epochs=1, optimizer=options)).folder)
-        assert state["optimizer"]["param_groups"][0]["lr"] == pytest.approx(LR * 0.5**6)  # of the seventh step
 
 
 class TestKeptEpoch:
@@ -254,41 +228,6 @@ def test_validation_is_the_mean_over_all_its_images(run):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_bf16_runs_and_learns_like_float32(tiny, quiet_train):
-    options = {"epochs": 3, "optimizer": OptimizerOptions(learning_rate=5e-3)}
-    full, half = (quiet_train(tiny(precision=p, **options), p).folder for p in ("32-true", "bf16-mixed"))
-    losses = [[float(row["train_loss"]) for row in metrics(folder)] for folder in (full, half)]
-    assert losses[1] == pytest.approx(losses[0], rel=0.05)
-    assert losses[1] != losses[0]
-    assert all(tensor.dtype == torch.float32 for tensor in weights(half).values())
-
-
-def test_the_death_of_another_process_is_noticed_until_calibration_is_done(tiny, quiet_train, monkeypatch):
-    events = []
-
-    @contextmanager
-    def watch(fabric, folder):
-        events.append("begins")
-        yield
-        events.append("ends")
-
-    monkeypatch.setattr("capsella.training.devices.raise_on_peer_exit", watch)
-    monkeypatch.setattr("capsella.training.loop.calibrate_folder", lambda *_: events.append("fits"))
-    quiet_train(tiny(epochs=1))
-    assert events == ["begins", "fits", "ends"]
-
-
-def test_channels_last_changes_the_layout_and_not_the_numbers(tiny, tmp_path):
-    on, quiet = ComputeOptions(accelerator="cpu"), Console(quiet=True)
-    usual, other = (
-        Trainer(recipe, on, RunFolder(tmp_path / "none"), "tiny", launch(recipe, on), quiet)
-        for recipe in (tiny(), tiny(channels_last=True))
-    )
-    assert all(map(torch.equal, usual.model.parameters(), other.model.parameters()))
-    assert not usual.model.primary.conv.weight.is_contiguous(memory_format=torch.channels_last)
-    assert other.model.primary.conv.weight.is_contiguous(memory_format=torch.channels_last)
-
-
 class TestAverage:
     """The exponential moving average of the weights."""
 
@@ -364,56 +303,3 @@ class TestMixup:
         _, others = mixup(torch.rand(20_000, 1, 1, 1), torch.zeros(20_000, dtype=torch.long), alpha)
         mean = beta(alpha, alpha).expect(lambda share: min(share, 1 - share))
         assert others.share.mean().item() == pytest.approx(mean, abs=0.005)
-
-    @pytest.mark.parametrize(
-        ("loss", "class_weights"),
-        [("margin", torch.tensor([0.5, 2.0, 1.0])), ("spread", None), ("cross_entropy", torch.tensor([0.5, 2.0, 1.0]))],
-    )
-    def test_the_loss_is_that_of_both_classes_each_by_its_share(self, loss, class_weights):
-        activations = torch.tensor([[0.8, 0.3, 0.1], [0.2, 0.6, 0.7]])
-        labels, options = torch.tensor([0, 2]), LossOptions(name=loss)
-        others = Others(torch.tensor([1, 2]), torch.tensor([0.25, 0.4]))
-
-        def alone(image, label):
-            output = Output(activations[image : image + 1])
-            return total_loss(output, torch.zeros(1), torch.tensor([label]), options, class_weights=class_weights).total
-
-        mixed = total_loss(
-            Output(activations), torch.zeros(2), labels, options, class_weights=class_weights, others=others
-        )
-        torch.testing.assert_close(mixed.total, (0.75 * alone(0, 0) + 0.25 * alone(0, 1) + alone(1, 2)) / 2)
-
-    def test_a_network_learns_from_mixed_images(self, tiny, quiet_train):
-        options = {"epochs": 4, "optimizer": OptimizerOptions(learning_rate=5e-3)}
-        rows = metrics(quiet_train(tiny(augment=AugmentOptions(mixup=0.2), **options)).folder)
-        assert float(rows[-1]["train_loss"]) < 0.95 * float(rows[0]["train_loss"])
-
-
-FAULTS = """
-import resource, torch
-from capsella.training.devices import keep_freed_memory
-
-def faults(times):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(times):
-        torch.ones(2**24)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-faults(2)
-before = faults(3)
-keep_freed_memory()
-faults(2)
-print(before, faults(3))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in getattr(os, "confstr_names", ()), reason="the allocator is glibc's")
-@pytest.mark.parametrize("settings", [{}, {"MALLOC_ARENA_MAX": "2"}])
-def test_freed_memory_stays_unless_the_environment_says_otherwise(settings):
-    plain = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_", "THP_"))}
-    output = subprocess.run([sys.executable, "-c", FAULTS], env=plain | settings, check=True, stdout=subprocess.PIPE)
-    before, after = map(int, output.stdout.split())
-    pages = 2**26 // 4096  # of an array of 64 MiB
-    assert before > 2.7 * pages
-    assert (after < pages) is not bool(settings)

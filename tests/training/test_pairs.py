@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from capsella.data import PairData, PairSet, epoch_order, load_data
+from capsella.data import PairData, PairSet, load_data
 from capsella.evaluation import evaluate
 from capsella.losses import LossOptions, count_errors
 from capsella.papers import get_recipe
@@ -31,14 +31,6 @@ def test_the_loss_falls_and_validation_counts_what_evaluation_counts(tiny, quiet
     with torch.no_grad():
         images, labels, _ = validation.take(torch.arange(40))
         assert evaluation.errors == count_errors(run.model(images.float() / 255).activations, labels)
-
-
-def test_an_epoch_of_draws() -> None:
-    order = epoch_order(60_000_000, 1000, torch.Generator().manual_seed(0))
-    assert order.shape == (1000,)
-    assert order.min() < 5_000_000
-    assert order.max() > 55_000_000
-    assert epoch_order(9, None, torch.Generator()).sort().values.tolist() == list(range(9))
 
 
 @pytest.mark.parametrize(

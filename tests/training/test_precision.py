@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 
 import pytest
 import torch
@@ -76,17 +75,6 @@ def test_a_damaged_memory_is_measured_again_and_written_anew(measured, tmp_path)
         measured(0.5)
         assert choose_precision("cpu", memory).precision == "32-true"
         assert json.loads(memory.read_text()) == {key: 0.5, "another machine": 3.0}
-
-
-def test_a_folder_that_cannot_be_written_is_reported_once(measured, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.errors._warned", set())
-    (tmp_path / "file").write_text("")
-    measured(2.1, 2.1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        choices = [choose_precision("cpu", tmp_path / "file" / "precision.json") for _ in range(2)]
-    assert [choice.precision for choice in choices] == ["bf16-mixed"] * 2
-    assert len(caught) == 1
 
 
 @pytest.mark.parametrize(("has_units", "precision"), [(True, "bf16-mixed"), (False, "32-true")])

@@ -1,6 +1,5 @@
 """Recipes: their fields, files and schedules, and the registered ones as a whole."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,7 +12,7 @@ from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.models.base import _MODELS
 from capsella.papers import get_recipe, list_recipes, recipe_group, recipe_summary
-from capsella.routing import ROUTINGS, DynamicRouting, EMRouting
+from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions, Recipe, read_recipe
 
 NETWORKS = dict(_MODELS)
@@ -56,12 +55,6 @@ def test_paths_routings_and_options_survive_json():
     assert read == recipe
     assert isinstance(read.data.path, Path)
     assert isinstance(read.model.options["routing"], EMRouting)
-
-
-def test_recipes_for_own_images_balance_and_those_of_papers_do_not():
-    balanced = {name for name in list_recipes() if get_recipe(name).balance != "none"}
-    assert balanced >= {"images-capsnet", "images-cnn", "images-matrix-capsnet"}
-    assert all(name.startswith("images-") for name in balanced)
 
 
 def test_an_unknown_recipe_suggests_the_nearest():
@@ -174,59 +167,3 @@ def test_a_cosine_ends_at_zero_after_a_warm_up():
     assert found[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8])
     assert (found[54], found[104]) == (pytest.approx(0.4), pytest.approx(0.0))
     assert found[4:] == sorted(found[4:], reverse=True)
-
-
-def test_a_paper_recipe_learns_as_its_authors_had_it():
-    """The rate of Efficient-CapsNet falls to a tenth and stays there; CIFAR-10 of Sabour et al. is leaky (§7)."""
-    optimizer = get_recipe("mazzia2021-mnist").optimizer
-    found = [optimizer.learning_rate_at(epoch * 3375, 150 * 3375) for epoch in (0, 1, 75, 76, 149)]
-    assert found == pytest.approx([5e-4, 4.85e-4, 5e-4 * 0.97**75, 5e-5, 5e-5])
-    assert get_recipe("sabour2017-cifar10").model.options["routing"].leaky
-
-
-def test_recipes_of_the_thesis():
-    """§8: batches of 5, 100,000 steps, nothing done to the training images; the loss and rate of each family."""
-    names = [name for name in THESIS if not name.endswith("-modern")]
-    assert len(names) == 14
-    for name in names:
-        recipe, family = get_recipe(name), name.split("-")[1][:-1]
-        assert (recipe.data.name, recipe.data.size, recipe.data.channels) == ("pbc", 224, 3)
-        assert (recipe.batch_size, recipe.epochs * math.ceil(1503 / 5)) == (5, 100_233)
-        assert recipe.augment == AugmentOptions()
-        assert recipe.optimizer.l2 > 0
-        assert recipe.loss.name == {"capsnet": "margin", "emnet": "spread", "cnnnet": "cross_entropy"}[family]
-        assert recipe.model.options.get("reconstruction") == {"capsnet": True, "emnet": False, "cnnnet": None}[family]
-        if family != "cnnnet":
-            assert (recipe.loss.reconstruction, recipe.loss.reconstruction_weight) == ("mean", 0.392)
-        if family == "emnet":
-            assert recipe.optimizer.learning_rate == 3e-4
-            assert [round(recipe.loss.spread_at(step, 10**5), 1) for step in (0, 3000, 10**5)] == [0.2, 0.3, 0.9]
-
-
-def test_modern_recipes_train_the_networks_of_the_thesis_another_way():
-    names = [name for name in THESIS if name.endswith("-modern")]
-    assert len(names) == 14
-    for name in names:
-        modern, published = get_recipe(name), get_recipe(name.removesuffix("-modern"))
-        assert modern.model.name == published.model.name
-        assert modern.model.options["batch_norm"]
-        assert (modern.data, modern.loss.name, modern.augment.flip) == (published.data, published.loss.name, True)
-        assert modern.optimizer.learning_rate_at(2500, 2500) == pytest.approx(modern.optimizer.learning_rate / 10)
-
-
-def test_a_routing_that_cannot_be_read_back_is_refused_before_training(monkeypatch):
-    class Unnamed(DynamicRouting):
-        """Without a name of its own, saved files would name its parent."""
-
-    with pytest.raises(ValueError, match=r"^routing:"):
-        get_recipe("demo").with_model(routing=Unnamed())
-
-    @dataclasses.dataclass(frozen=True)
-    class Own(DynamicRouting):
-        name = "own"
-        rates: list[float] | None = None
-
-    monkeypatch.setitem(ROUTINGS, "own", Own)
-    assert get_recipe("demo").with_model(routing=Own()).model.options["routing"] == Own()
-    with pytest.raises(ValueError, match="rates"):
-        get_recipe("demo").with_model(routing=Own(rates=[1.0]))

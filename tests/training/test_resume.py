@@ -22,7 +22,6 @@ from capsella.training import (
     OptimizerOptions,
     TrainingDivergedError,
     devices,
-    load_run,
     resume,
     train,
 )
@@ -158,15 +157,6 @@ def test_a_finished_run_is_returned_untouched_even_without_its_images(run, monke
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_that_ended_before_its_summary_gets_one(run):
-    (run / "summary.json").unlink()
-    weights = (run / "model.safetensors").read_bytes()
-    resume(run, console=QUIET)
-    assert (run / "summary.json").exists()
-    assert (run / "model.safetensors").read_bytes() == weights
-    assert load_run(run).folder == run
-
-
 def test_a_training_that_has_stopped_at_its_error_does_not_go_on(tiny, quiet_train, monkeypatch):
     recipe = tiny(stop_at_error=100.0, epochs=4)
     run = quiet_train(recipe, checkpoint_seconds=0.0)
@@ -195,15 +185,6 @@ def test_a_changed_bit_of_a_checkpoint_is_noticed_before_any_image_is_read(run, 
     monkeypatch.setattr("capsella.training.run_splits.load_data", None)
     with pytest.raises(CapsellaError, match="is damaged"):
         resume(run, console=QUIET)
-
-
-def test_schedules_do_not_depend_on_the_number_of_devices():
-    """Of 100 images in batches of 32, four devices have three steps per epoch, and one has four."""
-    alone, four = (len(epoch_batches(torch.arange(100), 32, devices)) for devices in (1, 4))
-    assert (alone, four) == (4, 3)
-    assert [Progress(epoch=40, batch=batch).position(alone, alone) for batch in range(4)] == [160, 161, 162, 163]
-    assert Progress(epoch=40).position(four, alone) == 160
-    assert Progress(epoch=49, batch=2).position(four, alone) == pytest.approx(198.67, abs=0.01)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (1, 4), (4, 1), (2, 2)])

@@ -1,6 +1,5 @@
 """Run folders that are half written, damaged, malicious, in use, or on a disk that is full."""
 
-import errno
 import os
 import pickle
 import shutil
@@ -17,8 +16,7 @@ from rich.console import Console
 from capsella.data import DomainData
 from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
-from capsella.training import ComputeOptions, ModelOptions, Recipe, load_run, new_run_folder, resume, run_names
-from capsella.training.devices import is_first_of_training
+from capsella.training import ModelOptions, Recipe, load_run, resume, run_names
 from capsella.training.run import RunFolder, _with_paths_from
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
@@ -54,23 +52,17 @@ def test_a_folder_that_holds_a_run_is_kept(run, tiny, quiet_train):
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
-def test_only_the_config_is_there(run):
-    for path in run.iterdir():
-        if path.name != "config.json":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert str(run / "model.json") in message_of(load_run, run)
-    assert str(run / "last.ckpt") in message_of(resume, run)
-
-
-def test_a_training_whose_checkpoint_is_gone_cannot_go_on(run):
+def test_parts_that_are_missing_are_named(run):
+    cut(run / "model.safetensors")
+    assert str(run / "model.safetensors") in message_of(load_run, run)
+    (run / "model.safetensors").unlink()
+    assert str(run / "model.safetensors") in message_of(load_run, run)
+    (run / "model.json").unlink()
+    assert f"--resume {run}" in message_of(load_run, run)  # no epoch is complete
     for name in ("last.ckpt", "summary.json"):
         (run / name).unlink()
+    assert str(run / "model.json") in message_of(load_run, run)
     assert str(run / "last.ckpt") in message_of(resume, run)
-
-
-def test_a_training_without_a_whole_epoch_has_no_weights(run):
-    (run / "model.json").unlink()
-    assert f"--resume {run}" in message_of(load_run, run)
 
 
 def test_a_finished_run_without_its_checkpoint_is_returned(run):
@@ -78,13 +70,6 @@ def test_a_finished_run_without_its_checkpoint_is_returned(run):
     assert resume(run).folder == run
     (run / "adapted.json").write_text("{}")
     assert "adapted" in message_of(resume, run)
-
-
-def test_weights_that_are_missing_or_cut_off(run):
-    cut(run / "model.safetensors")
-    assert str(run / "model.safetensors") in message_of(load_run, run)
-    (run / "model.safetensors").unlink()
-    assert str(run / "model.safetensors") in message_of(load_run, run)
 
 
 def test_a_damaged_config(run):
@@ -104,19 +89,6 @@ def test_a_damaged_checkpoint(run):
     for content in (whole[: len(whole) // 2], whole[:5000], b"", b"text"):
         checkpoint.write_bytes(content)
         assert f"{checkpoint} is damaged" in message_of(resume, run)
-
-
-def test_a_checkpoint_of_another_model(run):
-    (run / "summary.json").unlink()  # else there is nothing to go on with
-    state = torch.load(run / "last.ckpt", weights_only=True)
-    for change in (
-        lambda: state["model"].pop("primary.conv.weight"),
-        lambda: state.update(model={}),
-        lambda: state.pop("progress"),
-    ):
-        change()
-        torch.save(state, run / "last.ckpt")
-        assert f"{run / 'last.ckpt'} belongs to another model" in message_of(resume, run)
 
 
 class Trap:
@@ -146,22 +118,6 @@ def test_code_in_a_checkpoint_is_not_run(run, tmp_path, write, unsafe_read):
     assert (tmp_path / "trapped").exists()  # the trap does work
 
 
-def test_a_full_disk_keeps_the_older_checkpoint(tiny, quiet_train, tmp_path, monkeypatch, last_checkpoint):
-    save, calls = torch.save, iter(range(10))
-
-    def fail_at_the_fourth(state, file):
-        if next(calls) == 3:
-            file.write(b"some bytes")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(state, file)
-
-    monkeypatch.setattr(torch, "save", fail_at_the_fourth)
-    path = tmp_path / "run" / "last.ckpt"
-    assert str(path) in message_of(partial(quiet_train, checkpoint_seconds=0.0), tiny())
-    assert last_checkpoint(path.parent)["progress"]["step"] == 2
-    assert not list(path.parent.glob(".*part"))
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 256 KiB: room for a checkpoint of the fresh weights, not for one with Adam's moments beside it."""
@@ -181,14 +137,6 @@ def test_a_disk_that_is_really_full(tiny, tmp_path, small_disk, last_checkpoint,
     assert last_checkpoint(path.parent)["progress"]["step"] == 0
     shutil.copytree(path.parent, tmp_path / "larger")
     assert resume(tmp_path / "larger", console=QUIET).recipe == tiny()
-
-
-def test_new_run_folders_are_numbered(tmp_path):
-    names = []
-    for _ in range(3):
-        names.append(new_run_folder(tmp_path, "demo"))
-        names[-1].mkdir()
-    assert [path.name for path in names] == ["demo", "demo-2", "demo-3"]
 
 
 def test_metrics_are_read_with_gaps_and_bad_ones_are_named(tmp_path):
@@ -211,13 +159,6 @@ def test_runs_are_called_by_what_distinguishes_their_folders(tmp_path, monkeypat
     for folders in ([], [Path("a"), Path("b/../a")]):
         with pytest.raises(ValueError, match=r"^runs:"):
             run_names(folders)
-
-
-def test_a_training_that_begins_anew_has_not_diverged(tmp_path, tiny):
-    files = RunFolder(tmp_path)
-    files.write("diverged", {"reason": "the loss is nan"})
-    files.write_config("tiny", tiny(), ComputeOptions())
-    assert not files.has_diverged
 
 
 def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_path, monkeypatch):
@@ -244,21 +185,3 @@ def test_a_folder_in_use_is_left_alone(tiny, run, quiet_train, tmp_path):
         quiet_train(tiny(), "new")
     assert not (tmp_path / "new").exists()
     assert not (run / ".lock").exists()
-
-
-@pytest.mark.parametrize(
-    ("devices", "variables", "first"),
-    [
-        (1, {}, True),
-        (1, {"SLURM_PROCID": "3"}, True),  # trainings side by side, each alone
-        (2, {"LOCAL_RANK": "1"}, False),
-        (2, {"RANK": "2", "LOCAL_RANK": "0"}, False),  # the first of a second machine
-        (2, {"RANK": "0", "LOCAL_RANK": "0"}, True),
-    ],
-)
-def test_the_first_of_several_processes_takes_the_lock(monkeypatch, devices, variables, first):
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert is_first_of_training(ComputeOptions(devices=devices)) is first

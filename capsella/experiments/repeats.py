@@ -1,0 +1,135 @@
+"""Repeated trainings, with several seeds or on each fold of the images, and the lines that end a training."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+
+from capsella.errors import CapsellaError, pluralize
+from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
+from capsella.experiments.fit import FittedRun, evaluate_run
+from capsella.experiments.runner import Task, check_images_unchanged, run_tasks
+from capsella.files import write_json
+from capsella.report import evaluation_warnings
+from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run
+
+
+class Tested(NamedTuple):
+    """The evaluation of a run, and the number of its training and validation images."""
+
+    evaluation: Evaluation
+    others: int
+
+
+def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
+    """Train and test one run per seed in subfolders; finished ones are read. seeds.json holds mean and spread.
+
+    Raises:
+        CapsellaError: a run of another recipe is in a subfolder; and what `train` raises.
+    """
+    numbers = range(recipe.seed, recipe.seed + seeds)
+    recipes = {f"seed {seed}": replace(recipe, seed=seed) for seed in numbers}
+    tested = _fit_each(recipes, "seed", folder, name, compute, console)
+    if not tested:  # in all but the first of several processes
+        return
+    errors = {seed: test.evaluation.error for seed, test in zip(numbers, tested, strict=True)}
+    spread, path = Spread.of(list(errors.values())), folder / "seeds.json"
+    write_json(path, {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
+    console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {escape(str(path))}", soft_wrap=True)
+
+
+def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
+    """Train one run per fold in subfolders and test it on the fold it did not see; finished ones are read.
+
+    folds.json holds the numbers of all folds together, predictions.csv the prediction for each image.
+
+    Raises:
+        CapsellaError: a run of another recipe is in a subfolder; and what `train` raises.
+    """
+    recipes = {
+        f"fold {fold}": replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)
+    }
+    tested = _fit_each(recipes, "fold", folder, name, compute, console)
+    if not tested:
+        return
+    evaluations = [test.evaluation for test in tested]
+    folds = Folds(evaluations, sum(test.others for test in tested))
+    write_json(folder / "folds.json", folds.to_dict())
+    folds.write_predictions(folder / "predictions.csv")
+    pooled = folds.pooled
+    _print_warnings(pooled, console)
+    errors = ", ".join(f"{evaluation.error:.1f}" for evaluation in evaluations)
+    console.print(
+        f"each image tested once: error [bold]{pooled.error:.2f} %[/] ({pooled.errors} of {len(pooled.labels)}), "
+        f"balanced accuracy {pooled.balanced_accuracy:.2f} %\n"
+        f"mean of {pluralize(len(evaluations), 'fold')}: error [bold]{_format(folds.error)}, "
+        f"balanced accuracy [bold]{_format(folds.balanced_accuracy)}\n"
+        f"error per fold: {errors} %\n"
+        f"numbers      {escape(str(folder / 'folds.json'))}\n"
+        f"predictions  {escape(str(folder / 'predictions.csv'))}",
+        soft_wrap=True,
+    )
+
+
+def _fit_each(
+    recipes: Mapping[str, Recipe], cost: str, folder: Path, name: str, compute: ComputeOptions, console: Console
+) -> list[Tested]:
+    """Train and test each recipe, finished ones first; all must have the same images, which are not kept."""
+    RunFolder(folder).check_unused()
+    tasks = [
+        Task(
+            recipe=recipe,
+            folder=folder / label.replace(" ", ""),
+            label=label,
+            recipe_name=name,
+            cost=cost,
+            compute=compute,
+            is_tested=False,
+        )
+        for label, recipe in recipes.items()
+    ]
+    begun = [task for task in tasks if task.is_finished or task.files.checkpoint.exists()]
+    if any(not task.is_finished for task in tasks):
+        check_images_unchanged(begun)
+    tested: dict[str, Tested] = {}
+    for task in run_tasks(tasks, console):
+        if task.files.has_diverged:
+            raise CapsellaError(f"{task.folder}: the training diverged; remove the folder to train it again")
+        run = finish(load_run(task.folder), console)
+        if run.evaluation is not None and run.splits is not None:
+            tested[task.label] = Tested(run.evaluation, len(run.splits.train) + len(run.splits.validation))
+        if task not in begun and len(tested) < len(tasks):
+            check_images_unchanged([task])  # otherwise the next fold would be another part of the images
+    return [tested[label] for label in recipes if label in tested]
+
+
+def finish(run: Run, console: Console) -> FittedRun:
+    """Test a run and write its report, unless that is done, and print the result; only in the first process."""
+    fitted = run if isinstance(run, FittedRun) else evaluate_run(run)
+    evaluation = fitted.evaluation
+    if evaluation is None:
+        return fitted
+    summary = RunFolder(run.folder).read("summary")
+    low, high = evaluation.error_interval
+    _print_warnings(evaluation, console)
+    console.print(
+        f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
+        f"95 % interval {low:.2f} to {high:.2f}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
+        f"kept    epoch {summary['best']['epoch']} of {summary['epochs']}\n"
+        f"run     {escape(str(run.folder))}\nreport  {escape(str(fitted.report))}",
+        soft_wrap=True,
+    )
+    return fitted
+
+
+def _print_warnings(evaluation: Evaluation, console: Console) -> None:
+    for warning in evaluation_warnings(evaluation):
+        console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
+
+
+def _format(interval: FoldInterval) -> str:
+    mean, low, high = (100 * value for value in interval)
+    return f"{mean:.2f} %[/] (95 % interval {low:.2f} to {high:.2f})"
