@@ -1,1 +1,1 @@
-"""How fast the routing kernels are, beside plain PyTorch, `torch.compile`, and the arithmetic that they need."""
+"""Speed of the routing kernels beside plain PyTorch, `torch.compile`, and the arithmetic that they need."""

@@ -41,7 +41,7 @@ class Measure:
     threads: int | None = None
     """Threads; default: PyTorch's choice."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where to compute."""
+    """Device to compute on."""
     json: Path | None = None
     """Write everything to this file."""
 

@@ -1,4 +1,4 @@
-"""What is measured: one capsule layer or one network, with any routing, at any batch size.
+"""Ops to measure: one capsule layer or one network, with any routing, at any batch size.
 
 Operations are counted as the algorithm needs them, whoever computes it; a multiplication and an addition count one
 each. For a vote element V, with q numbers in a row of a pose: 2q to make it, once; in each iteration of EM, variational

@@ -139,7 +139,7 @@ def add(name: str, measured: Path, path: Path = SPEED) -> None:
         "device": values["device"],
         "peak_flops_per_second": values["peak_flops_per_second"],
         "cases": [
-            {key: case[key] for key in shown}
+            {key: case[key] for key in shown if key in case}
             | {"timings": {backend: {"median": timing["median"]} for backend, timing in case["timings"].items()}}
             for case in values["cases"]
         ],

@@ -1,4 +1,4 @@
-"""How fast networks are on this machine: one image in every backend, and batches in training."""
+"""Speed of networks on this machine: one image in every backend, and batches in training."""
 
 from capsella.bench.backends import BACKENDS, MAKERS, Bench, Subject, UnavailableError, bench, bench_networks
 from capsella.bench.stopwatch import (

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 
@@ -20,7 +19,7 @@ from capsella.layers import (
 )
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.layers.norms import Norm, norm_layer
-from capsella.models.base import grid_after, register_model
+from capsella.models.base import ImageClassifier, grid_after, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.models.he2016 import ResidualBlock
 from capsella.models.hinton2018 import SMALLNORB
@@ -32,8 +31,8 @@ BLOCKS = ((1, 1), (1, 1), (1, 1), (2, 2), (2, 1), (2, 1), (4, 2), (4, 1), (4, 1)
 CONVOLUTIONS = ((1, 1), (2, 2), (2, 1), (4, 2), (4, 1), (8, 2))
 
 
-@register_model
-def hahn2019_resnet20(
+def _resnet20_network(
+    capsules: bool,
     *,
     image_size: tuple[int, int] = (32, 32),
     channels: int = 3,
@@ -44,8 +43,8 @@ def hahn2019_resnet20(
     pose: int = 16,
     layers: int = 2,
     norm: Norm = "batch",
-) -> CapsuleClassifier:
-    """ResNet-20 with capsules in place of its pooling: 3,187,536 parameters at 32×32×3 (3.2 M on their poster).
+) -> ImageClassifier:
+    """Build ResNet-20 with capsules or average pooling.
 
     Args:
         image_size: (height, width), at least 1×1; the paper's is 32×32.
@@ -63,20 +62,16 @@ def hahn2019_resnet20(
     """
     check_minimum(1, width=width, types=types, pose=pose, layers=layers)
     grid = grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
-    strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
     backbone = _resnet20(channels, width, norm)
-    he_init_(backbone)
-    return CapsuleClassifier(
-        backbone=backbone,
-        **_capsules(4 * width, grid, strides, types, pose, len(classes), routing, norm),
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
-    )
+    shape = (image_size, channels, classes)
+    if not capsules:
+        return _with_mean(backbone, 4 * width, *shape)
+    strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
+    return _with_capsules(backbone, 4 * width, grid, strides, types, pose, routing, norm, *shape)
 
 
-@register_model
-def hahn2019_convnet(
+def _convolutional_network(
+    capsules: bool,
     *,
     image_size: tuple[int, int] = (32, 32),
     channels: int = 1,
@@ -91,8 +86,8 @@ def hahn2019_convnet(
     standardise: bool = False,
     brightness: float = 0.0,
     contrast: float = 0.0,
-) -> CapsuleClassifier:
-    """The convolutions and capsules for smallNORB (their code): 814,960 parameters at 32×32×1 and 5 classes.
+) -> ImageClassifier:
+    """Build the convolutions for smallNORB with capsules or average pooling.
 
     The authors crop images and do not standardise them.
 
@@ -111,72 +106,38 @@ def hahn2019_convnet(
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
     backbone = nn.Sequential(prepare, *_convolutions(channels, width, norm))
-    he_init_(backbone)
-    return CapsuleClassifier(
-        backbone=backbone,
-        **_capsules(8 * width, grid, (1,) * (layers - 1), types, pose, len(classes), routing, norm),
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
-    )
+    shape = (image_size, channels, classes)
+    if not capsules:
+        return _with_mean(backbone, 8 * width, *shape)
+    return _with_capsules(backbone, 8 * width, grid, (1,) * (layers - 1), types, pose, routing, norm, *shape)
 
 
-@register_model
-def hahn2019_resnet20_cnn(
-    *,
-    image_size: tuple[int, int] = (32, 32),
-    channels: int = 3,
-    classes: tuple[str, ...] = tuple("0123456789"),
-    width: int = 16,
-    norm: Norm = "batch",
-) -> ConvolutionalClassifier:
-    """ResNet-20 with its average pooling (He et al. 2016, §4.2): 269,722 parameters at 32×32×3 (0.3 M on the poster).
-
-    Args:
-        image_size: (height, width), at least 1×1; the paper's is 32×32.
-        channels: channels of the images.
-        classes: names of the classes.
-        width, norm: as for `hahn2019_resnet20`.
-
-    Raises:
-        ArgumentError: `width` below 1, or an image without pixels.
-    """
-    check_minimum(1, width=width)
-    grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
-    network = nn.Sequential(*_resnet20(channels, width, norm), *_mean(4 * width, len(classes)))
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
-
-
-@register_model
-def hahn2019_convnet_cnn(
-    *,
-    image_size: tuple[int, int] = (32, 32),
-    channels: int = 1,
-    classes: tuple[str, ...] = SMALLNORB,
-    width: int = 16,
-    norm: Norm = "batch",
-    crop: int | None = None,
-    standardise: bool = False,
-    brightness: float = 0.0,
-    contrast: float = 0.0,
-) -> ConvolutionalClassifier:
-    """The convolutions for smallNORB with average pooling: 144,309 parameters at one channel and 5 classes.
-
-    Args:
-        image_size: (height, width), at least 1×1; the authors' is 32×32, cut from 48×48.
-        channels: channels of the images.
-        classes: names of the classes.
-        width, norm: as for `hahn2019_convnet`.
-        crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
-
-    Raises:
-        ArgumentError: `width` below 1, or an image without pixels.
-    """
-    check_minimum(1, width=width)
-    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
-    grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
-    network = nn.Sequential(prepare, *_convolutions(channels, width, norm), *_mean(8 * width, len(classes)))
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+register_variant(
+    "hahn2019_resnet20",
+    "ResNet-20 with capsules in place of its pooling: 3,187,536 parameters at 32×32×3 (3.2 M on their poster).",
+    _resnet20_network,
+    True,
+)
+register_variant(
+    "hahn2019_convnet",
+    "The convolutions and capsules for smallNORB (their code): 814,960 parameters at 32×32×1 and 5 classes.",
+    _convolutional_network,
+    True,
+)
+register_variant(
+    "hahn2019_resnet20_cnn",
+    "ResNet-20 with its average pooling (He et al. 2016, §4.2): 269,722 parameters at 32×32×3 (0.3 M on the poster).",
+    _resnet20_network,
+    False,
+    without=("routing", "types", "pose", "layers"),
+)
+register_variant(
+    "hahn2019_convnet_cnn",
+    "The convolutions for smallNORB with average pooling: 144,309 parameters at one channel and 5 classes.",
+    _convolutional_network,
+    False,
+    without=("routing", "types", "pose", "layers"),
+)
 
 
 def _resnet20(channels: int, width: int, norm: Norm) -> nn.Sequential:
@@ -200,21 +161,29 @@ def _convolutions(channels: int, width: int, norm: Norm) -> nn.Sequential:
     return nn.Sequential(*body)
 
 
-def _mean(width: int, classes: int) -> tuple[nn.Module, ...]:
-    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)
+def _with_mean(
+    backbone: nn.Sequential, width: int, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]
+) -> ConvolutionalClassifier:
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, len(classes))
+    network = nn.Sequential(*backbone, *head)
+    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
 
 
-def _capsules(
+def _with_capsules(
+    backbone: nn.Sequential,
     width: int,
     grid: tuple[int, int],
     strides: Sequence[int],
     types: int,
     pose: int,
-    classes: int,
     routing: Routing,
     norm: Norm,
-) -> dict[str, Any]:
-    """Return primary capsules on a grid, a 3×3 capsule convolution for each of `strides`, and class capsules."""
+    image_size: tuple[int, int],
+    channels: int,
+    classes: tuple[str, ...],
+) -> CapsuleClassifier:
+    """Add primary capsules on a grid, a 3×3 capsule convolution for each of `strides`, and class capsules."""
+    he_init_(backbone)
     # Kaiming's deviation, as the authors' code counts the fan-in of their weights [children, types·pose, pose].
     sd = math.sqrt(2 / (types * pose * pose)) if routing.activation_kind == "shares" else WEIGHT_SD
     layers: list[nn.Module] = []
@@ -224,7 +193,16 @@ def _capsules(
     primary = NormalisedPrimaryCapsules(width, types, pose, norm=norm)
     last = grid_after(grid, [(1, stride) for stride in strides])
     if routing.activation_kind == "shares":  # class capsules of self-routing have no votes
-        layers.append(MeanCapsules(last, types, pose, classes, routing=routing))
+        layers.append(MeanCapsules(last, types, pose, len(classes), routing=routing))
     else:
-        layers.append(DenseCapsules(last, types, pose, classes, pose, routing=routing))
-    return {"primary": primary, "capsule_layers": nn.Sequential(*layers), "decoder": None, "scores": LogActivations()}
+        layers.append(DenseCapsules(last, types, pose, len(classes), pose, routing=routing))
+    return CapsuleClassifier(
+        backbone=backbone,
+        primary=primary,
+        capsule_layers=nn.Sequential(*layers),
+        decoder=None,
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+        scores=LogActivations(),
+    )

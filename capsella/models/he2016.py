@@ -71,7 +71,7 @@ def he2016_resnet10(
     dropout: float = 0.0,
     norm: Norm = "batch",
 ) -> ConvolutionalClassifier:
-    """A residual network of ten layers with about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
+    """Residual network of ten layers with about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
 
     He, Zhang, Ren, Sun 2016, "Deep Residual Learning", Table 1, with one block in each of the four stages and `width`,
     2, 4 and 8 × `width` channels instead of 64 to 512. Images below 64 pixels are not halved before the first block, as

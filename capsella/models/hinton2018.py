@@ -113,7 +113,7 @@ def hinton2018_cnn(
     contrast: float = 0.0,
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
-    """The CNN baseline of §5: 5×5 convolutions with 32 and 64 channels, FC 1024; 4.2 M parameters.
+    """CNN baseline of §5: 5×5 convolutions with 32 and 64 channels, FC 1024; 4.2 M parameters.
 
     A 2×2 max-pool follows each convolution. The paper gives neither the padding nor the dropout rate: only "same" gives
     its 4.2 M at 32×32 (valid has 1.7 M), and the rate is 0.5 here.

@@ -40,7 +40,7 @@ def ribeiro2020_capsnet(
     contrast: float = 0.0,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
-    """A = 64 channels, B = 8, C = D = 16 types of 4×4 matrices: 68,640 parameters at two channels, 5 classes.
+    """Matrix capsules, A = 64 channels, B = 8, C = D = 16 types: 68,640 parameters at two channels, 5 classes.
 
     The authors' code has 68,714: also β_u and β_a of each parent type, which its batch normalisation cancels. Its votes
     are V_bc = (Σ_a M_ab) W_bc, element by element; here they are the paper's matrix products.

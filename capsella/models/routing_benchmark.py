@@ -120,7 +120,7 @@ def league_cluster(
     brightness: float = 0.0,
     contrast: float = 0.0,
 ) -> CapsuleClassifier:
-    """The convolutions of `league_capsnet` with cluster routing, whose votes are convolutions.
+    """Convolutions of `league_capsnet` with cluster routing, whose votes are convolutions.
 
     Its geometry differs: with as many parameters, 4 types of 6 elements have 4 votes for each parent. Class capsules
     are read as in its own paper.

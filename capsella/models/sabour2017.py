@@ -70,7 +70,7 @@ def sabour2017_cnn(
     classes: tuple[str, ...] = DIGITS,
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
-    """The CNN baseline of §5: three 5×5 convolutions of 256, 256 and 128 channels, FC 328–192; 35.4 M parameters.
+    """CNN baseline of §5: three 5×5 convolutions of 256, 256 and 128 channels, FC 328–192; 35.4 M parameters.
 
     The paper does not give the padding; only "same" gives its 35.4 M parameters at 28×28×1 (valid gives 13.2 M). It
     names dropout without a rate: 0.5 here, before the last layer.
@@ -95,7 +95,7 @@ def sabour2017_cnn(
 def sabour2017_multimnist_cnn(
     *, image_size: tuple[int, int] = (36, 36), channels: int = 1, classes: tuple[str, ...] = DIGITS
 ) -> ConvolutionalClassifier:
-    """The CNN baseline of §6, for images of several classes: 9×9×512, 5×5×256, FC 1024; 24.6 M parameters.
+    """CNN baseline of §6, for images of several classes: 9×9×512, 5×5×256, FC 1024; 24.6 M parameters.
 
     A 2×2 max-pool follows each convolution. Activations are the logistic of each logit, so that several classes can be
     present. The paper does not give the padding: only "same" gives its 24.56 M parameters at 36×36×1.
@@ -124,7 +124,7 @@ def sabour2017_affnist_cnn(
     classes: tuple[str, ...] = DIGITS,
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
-    """A CNN for the comparison on affNIST in §5.2: 13.48 M parameters, as many as CapsNet at 40×40×1.
+    """CNN for the comparison on affNIST in §5.2: 13.48 M parameters, as many as CapsNet at 40×40×1.
 
     The paper says only "a traditional convolutional model with a similar number of parameters", with max-pooling and
     dropout. This is its MNIST baseline with a 2×2 max-pool after the first and second convolution, without which the

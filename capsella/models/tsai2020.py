@@ -38,7 +38,7 @@ def tsai2020_resnet(
     types: int = 32,
     norm: Norm = "batch",
 ) -> CapsuleClassifier:
-    """The ResNet with capsules for CIFAR-10: 1,828,817 parameters at 32×32×3 and 10 classes.
+    """ResNet with capsules for CIFAR-10: 1,828,817 parameters at 32×32×3 and 10 classes.
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 32×32.

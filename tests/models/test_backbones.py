@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from capsella.data import ImageSet
 from capsella.errors import CapsellaError
 from capsella.losses import LossOptions, total_loss
-from capsella.models import ImageClassifier, MultiCrop, create_model
-from capsella.models.backbones import Backbone, find_backbone, hub
+from capsella.models import ImageClassifier, create_model
+from capsella.models.backbones import Backbone, hub
 from capsella.models.inference import optimize_for_inference
 from capsella.training.adapt import update_batch_norms
 
@@ -111,10 +110,8 @@ def test_a_frozen_backbone_stays_and_a_saved_network_needs_no_folder(family, hea
     torch.testing.assert_close(fast(images).activations, model(images).activations, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["resnet", "dinov2"])
-def test_fine_tuning_moves_the_backbone(family, tmp_path):
+def test_fine_tuning_moves_the_backbone(folder, tmp_path):
     """A fine-tuned backbone can be taken over again."""
-    folder = saved(tmp_path / "b", family)
     model = create_model("stem_linear", backbone=str(folder), image_size=42, classes=3, fine_tune=True)
     before = train(model)
     inside = [name for name in before if name.startswith("network.0.")]
@@ -137,11 +134,9 @@ def test_statistics_of_a_frozen_backbone_are_not_adapted(folder):
         assert any(name.startswith("network.0.") for name in changed) == fine_tune
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_grey_images_are_repeated(head, folder):
-    torch.manual_seed(0)
-    grey = create_model(head, backbone=str(folder), image_size=70, channels=1, classes=3).eval()
-    colour = create_model(head, backbone=str(folder), image_size=70, channels=3, classes=3).eval()
+def test_grey_images_are_repeated(folder):
+    grey = create_model("stem_linear", backbone=str(folder), image_size=70, channels=1, classes=3).eval()
+    colour = create_model("stem_linear", backbone=str(folder), image_size=70, channels=3, classes=3).eval()
     colour.load_state_dict(grey.state_dict())
     images = torch.rand(2, 1, 70, 70)
     torch.testing.assert_close(grey(images).activations, colour(images.repeat(1, 3, 1, 1)).activations)
@@ -152,7 +147,6 @@ def test_grey_images_are_repeated(head, folder):
     [
         ("resnet", 128, {}, (128, 128), (20, 4, 4)),  # the last stage has 4×4: stride 32
         ("resnet", 100, {}, (100, 100), (16, 7, 7)),  # it would have about 3×3: stride 16
-        ("resnet", 20, {"positions": 2}, (20, 20), (16, 2, 2)),
         ("resnet", 20, {"stage": 1}, (20, 20), (8, 5, 5)),
         ("convnext", 32, {}, (64, 64), (16, 4, 4)),
         ("dinov2", (28, 42), {}, (56, 84), (16, 4, 6)),
@@ -163,18 +157,10 @@ def test_stage_and_size(folder, image_size, options, size, maps):
     model = create_model("stem_linear", backbone=str(folder), image_size=image_size, classes=3, **options)
     description = backbone_of(model).description
     assert (description.size, description.maps) == (size, maps)
-    later = f"stages.{options.get('stage', 3)}"
-    assert not any(name.endswith(later) for name, _ in backbone_of(model).named_modules()) or maps[0] == 20
 
 
 @pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("he2016_resnet10", "stem_linear"),
-        ("hahn2019_convnet_cnn", "stem_capsules"),
-        ("mazzia2021_efficient_capsnet", "stem_capsules"),
-        ("sabour2017_capsnet", "stem_linear"),
-    ],
+    ("name", "head"), [("he2016_resnet10", "stem_linear"), ("mazzia2021_efficient_capsnet", "stem_capsules")]
 )
 def test_the_backbone_of_a_run(name, head, tmp_path):
     """At another size, with other channels, and loaded again without the run."""
@@ -230,8 +216,6 @@ def test_wrong_options(folder, tmp_path, monkeypatch):
 def test_networks_that_crop_are_no_backbones(tmp_path):
     create_model("hinton2018_cnn", image_size=40, crop=32).save_pretrained(tmp_path)
     fails("crop", backbone=str(tmp_path), channels=1)
-    with pytest.raises(CapsellaError, match="hinton2018_cnn"):
-        MultiCrop(create_model("hinton2018_cnn", image_size=40, crop=32)).feature_layers()
 
 
 def test_pickled_weights_are_not_read(folder):
@@ -277,10 +261,8 @@ def test_damaged_descriptions(folder, tmp_path):
     written = path.read_text()
     for change in [
         {"kind": "pickle"},
-        {"size": [0, 40]},
         {"size": [10**6, 10**6]},
         {"more": 1},
-        {"config": {"model_type": "bert"}},
         {"config": {"model_type": "resnet", "depths": [1], "auto_map": {}}},
         {"mean": [0.5]},
     ]:
@@ -289,12 +271,6 @@ def test_damaged_descriptions(folder, tmp_path):
         path.write_text(json.dumps(description))
         with pytest.raises(CapsellaError, match=r"model\.json"):
             ImageClassifier.from_pretrained(tmp_path / "saved")
-
-
-def test_find_backbone_gives_description_and_network(folder):
-    description, network = find_backbone(str(folder), (70, 70), 3)
-    assert isinstance(network, nn.Module)
-    assert description.build().state_dict().keys() == network.state_dict().keys()
 
 
 @pytest.mark.parametrize(("tied", "size", "classes"), [(True, 32, 2), (False, 128, 5), (True, 160, 12)])

@@ -60,7 +60,6 @@ def test_images_are_standardised_after_the_crop() -> None:
     [
         ("crop", "hinton2018_cnn", {"image_size": 20, "crop": 32}),
         ("reconstruction", SMALL, {"image_size": 48, "crop": 32, "reconstruction": True}),
-        ("reconstruction", "ribeiro2020_capsnet", {"image_size": 48, "crop": 32, "reconstruction": True}),
         ("pose_elements", SMALL, {"pose_elements": 8}),
     ],
 )
@@ -104,11 +103,6 @@ class TestStemMatrixCapsNet:
         assert norms() == [3, 3, 6, 6, 6, 6, 5, 5]
         assert norms(class_norm=None) == [3, 3, 6, 6, 6, 6]
         assert norms(norm=None, class_norm=None, routing=DynamicRouting()) == []
-
-    def test_a_crop_or_the_whole_image(self) -> None:
-        whole, cut = (create_model("stem_matrix_capsnet", crop=crop) for crop in (None, 40))
-        assert whole.capsule_layers[2].vote_offset.shape[:2] == (2, 2)
-        assert cut.capsule_layers[2].vote_offset.shape[:2] == (1, 1)
 
     @pytest.mark.parametrize(("field", "value"), [("width", 0), ("types", 7)])
     def test_odd_widths(self, field: str, value: int) -> None:

@@ -35,11 +35,8 @@ def assert_fails(folder: Path, file: str) -> None:
         ImageClassifier.from_pretrained(folder)
 
 
-def test_both_files_have_the_same_permissions(folder: Path) -> None:
-    assert len({(folder / name).stat().st_mode for name in (DESCRIPTION, WEIGHTS)}) == 1
-
-
 def test_pretrained_weights_in_a_new_model(folder: Path) -> None:
+    assert len({(folder / name).stat().st_mode for name in (DESCRIPTION, WEIGHTS)}) == 1  # who may read one may both
     saved = ImageClassifier.from_pretrained(folder)
     model = create_model("sabour2017_cnn", pretrained=folder, image_size=2, classes=3)
     assert all(map(torch.equal, model.state_dict().values(), saved.state_dict().values()))
@@ -77,54 +74,39 @@ def test_damaged_descriptions(folder: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"name": "sabour2017_cnm"}, {"options": {"chanels": 1}}, {"options": OPTIONS | {"classes": [True, "b", "c"]}}],
-)
-def test_descriptions_of_no_network(folder: Path, changes: dict[str, object]) -> None:
-    edit(folder, **changes)
-    assert_fails(folder, DESCRIPTION)
-
-
-@pytest.mark.parametrize(
     "lie",
     [
         {"image_size": [100_000_000, 100_000_000]},
         {"image_size": [8_000, 8_000]},  # a dense layer of terabytes
         {"image_size": 1e400},
-        {"image_size": [-4, -4]},
         {"image_size": None},
         {"channels": 10**9},
         {"channels": "three"},
+        {"chanels": 1},
         {"classes": 10**12},
         {"classes": 10**6},
-        {"classes": []},
+        {"classes": [True, "b", "c"]},
     ],
     ids=str,
 )
-def test_wrong_shapes_in_a_description_take_no_memory(folder: Path, lie: dict[str, object]) -> None:
+def test_wrong_options_in_a_description_take_no_memory(folder: Path, lie: dict[str, object]) -> None:
     edit(folder, options=OPTIONS | lie)
     before = psutil.Process().memory_info().rss
     assert_fails(folder, "model.")
     assert psutil.Process().memory_info().rss - before < 500e6
 
 
-@pytest.mark.parametrize("size", [0, 5, 2000])
-def test_truncated_weights(folder: Path, size: int) -> None:
+def test_weights_of_another_network_or_dtype_and_truncated_ones(folder: Path) -> None:
     path = folder / WEIGHTS
-    path.write_bytes(path.read_bytes()[:size])
-    assert_fails(folder, WEIGHTS)
-
-
-def test_weights_of_another_network(folder: Path) -> None:
+    weights = safetensors.torch.load_file(path)
     edit(folder, options=OPTIONS | {"classes": ["a", "b", "c", "d"]})
     assert_fails(folder, WEIGHTS)
-
-
-def test_weights_of_another_dtype(folder: Path) -> None:
-    weights = safetensors.torch.load_file(folder / WEIGHTS)
-    weights["network.0.weight"] = weights["network.0.weight"].to(torch.int8)
-    safetensors.torch.save_file(weights, folder / WEIGHTS)
+    edit(folder, options=OPTIONS)
+    safetensors.torch.save_file({**weights, "network.0.weight": weights["network.0.weight"].to(torch.int8)}, path)
     assert_fails(folder, WEIGHTS)
+    for size in (2000, 5, 0):
+        path.write_bytes(path.read_bytes()[:size])
+        assert_fails(folder, WEIGHTS)
 
 
 HUGE = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}
@@ -134,14 +116,13 @@ HUGE = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}
     ("header", "length"),
     [
         ({"network.0.weight": HUGE}, None),
-        ({"network.0.weight": HUGE | {"data_offsets": [0, 64]}}, None),
         ({"a": HUGE | {"shape": [1 << 32, 1 << 33], "data_offsets": [0, 64]}}, None),
         ({"other": {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}, None),
         ({}, 1 << 63),
         ({}, 99_000_000),
         ("[" * 100_000, None),
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_weights_with_a_false_header(folder: Path, header: dict[str, object] | str, length: int | None) -> None:
     text = (header if isinstance(header, str) else json.dumps(header)).encode()

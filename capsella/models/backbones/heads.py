@@ -84,7 +84,7 @@ def stem_linear(
     positions: int = 4,
     dropout: float = 0.0,
 ) -> ConvolutionalClassifier:
-    """A linear layer on the average-pooled feature maps of a pretrained backbone.
+    """Linear layer on the average-pooled feature maps of a pretrained backbone.
 
     The maps are batch normalised as for `stem_capsules`, so that the two differ only in the head.
 
