@@ -70,7 +70,7 @@ def _list() -> None:
     texts: dict[str, str] = {}
     for name, make in tables.items():
         table: Any = make("full")
-        texts[name] = f"{table.title}; {len(table.rows)} rows"
+        texts[name] = table.title
     texts |= {name: str(make("full").title) for name, make in figures.items()}
     list_entries({paper: [(name, texts[name]) for name in names] for paper, names in by_paper(texts).items()})
 

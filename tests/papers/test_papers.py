@@ -232,7 +232,7 @@ def test_a_figure_from_its_run(name, recipe, keys, tmp_path):
     table = TABLES[made.family]("small")
     assert {row.slug: row.recipe for row in table.rows}[made.row.slug] == made.row.recipe  # shared runs
     made = dataclasses.replace(made, row=dataclasses.replace(made.row, recipe=recipe))
-    values = made.run(tmp_path, (3,), "capsella figure …", QUIET)
+    values = made.run(tmp_path, (3,), "capsella papers run …", QUIET)
     assert json.loads(made.path(tmp_path).with_suffix(".json").read_text()) == values
     (drawn,) = values["figures"]
     assert (drawn["picture"], drawn["run"]["seed"], set(drawn["shown"])) == (made.path(tmp_path).name, 3, keys)

@@ -75,7 +75,7 @@ def test_an_error_table_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert trained == ["cnn-seed0"]
     assert [row["label"] for row in values["rows"]] == [["digits", n] for n in ("CNN", "CNN, again", "CapsNet")]
     assert [row["paper_error_percent"] for row in values["rows"]] == [9.7, 1.4, None]
-    assert values["command"] == "capsella papers run tiny --budget small --seeds 2"
+    assert values["command"] == "capsella papers run tiny --budget small"
     cnn, again, _ = values["rows"]
     for first, second in zip(cnn["runs"], again["runs"], strict=True):
         assert (first["training"], first["test"]["errors"]) == (second["training"], second["test"]["errors"])
@@ -175,7 +175,7 @@ def test_rows_on_other_sources_have_no_published_number():
 
 
 def test_a_state_replaces_the_tables_caveat_and_removes_the_gap():
-    medium = {"heads": ["row", "paper %", "ours %", "gap"], "command": "capsella table x --budget full"}
+    medium = {"heads": ["row", "paper %", "ours %", "gap"], "command": "capsella papers run x --budget full"}
     rows = [{"cells": ["a", "1.0", "3.0", "+2.0"], "slugs": ["a"]}, {"cells": ["a − b", "", "+2.0", "+1.0"]}]
     assert cells_with_caveats({**medium, "rows": rows}) == [[(text, "") for text in row["cells"]] for row in rows]
     learning = cells_with_caveats({**medium, "rows": rows}, {"a": "still learning"})
@@ -342,7 +342,7 @@ def test_an_attack_table_from_its_runs(tmp_path, monkeypatch):
         ["PGD, check for masked gradients", "1", "0.00 ± 0.00", "1.50 ± 2.12"],
     ]
     assert "Masked gradients: cnn." in values["measured"]
-    assert caveated_cells({**values, "command": "capsella table x --budget small"})[3][2] == "50.00 ± 0.00 (short)"
+    assert caveated_cells({**values, "command": "capsella papers run x --budget small"})[3][2] == "50.00 ± 0.00 (short)"
     monkeypatch.setattr(attack_table, "attack_networks", None)  # what is finished is read
     assert attacks().run(folder, (0, 1), "c", QUIET) == values
     with pytest.raises(CapsellaError, match="attacks-seed0"):  # other attacks

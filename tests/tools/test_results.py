@@ -20,7 +20,7 @@ RUN = {
 }
 TABLE = {
     "title": "A paper, Table 1",
-    "command": "capsella table x --budget small",
+    "command": "capsella papers run x --budget small",
     "measured": "M.",
     "note": "N.",
     "heads": ["data", "paper %", "ours %", "gap"],
@@ -44,7 +44,7 @@ BENCH = {
         "none": {"size": [3, 96, 128], "unavailable": {"eager": "differs"}, "backends": {}},
     },
 }  # fmt: skip
-FIGURE = {"title": "Figure 1", "command": "capsella figure 1", "measured": "M.", "note": "N."}
+FIGURE = {"title": "Figure 1", "command": "capsella papers run 1", "measured": "M.", "note": "N."}
 
 
 def test_what_is_added_is_on_the_page(tmp_path):

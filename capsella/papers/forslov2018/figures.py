@@ -1,7 +1,6 @@
 """Figures 31 to 37 of Forslöv's thesis (2018): accuracy by set, validation curves, perturbed capsules."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,26 +75,18 @@ class TrendFigure(PanelFigure):
     """Test accuracy of every network against a number that each training set has; a panel per family of networks."""
 
     measured_as: ClassVar[str] = "Test accuracy"
-    x_name: ClassVar[str]
-    log: ClassVar[bool] = False
-    in_paper: ClassVar[Mapping[str, int]]
-
-    @abstractmethod
-    def points(self) -> tuple[dict[str, int], str]:
-        """Return the training sets with their place on the horizontal axis, and a note on them."""
+    points: Callable[[ThesisRuns], tuple[dict[str, int], str]]  # the sets with their place on the x axis, and a note
+    x_name: str
+    in_paper: Mapping[str, int]
+    log: bool = False
 
     def rows_to_train(self) -> list[Row]:
         """Return every network on every set with enough classes for its routing."""
-        sets = self.points()[0]
-        return [row for name, x in sets.items() for row in self.runs.grid([name]) if self.can_learn(row, x)]
-
-    def can_learn(self, row: Row, x: int) -> bool:
-        """Return whether a network can learn from the set at `x`."""
-        return True
+        return [row for row in self.runs.grid([*self.points(self.runs)[0]]) if _can_learn(row)]
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
-        points, note = self.points()
+        points, note = self.points(self.runs)
         tested = f", {images_tested([run for runs in results.values() for run in runs])}"
         panels = [self._panel(kind, points, results) for kind in FAMILIES]
         return self._write(folder, panels, results, f"{self.runs.describe()} {note}", command, tested)
@@ -119,48 +110,35 @@ class TrendFigure(PanelFigure):
         return Panel(FAMILIES[kind], self.x_name, "test accuracy", tuple(series), tuple(ticks), self.log)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SizeFigure(TrendFigure):
-    """Figure 31: mini, small, medium-size and hard, or the larger of basic and medium if hard is the same as it."""
-
-    x_name: ClassVar[str] = "training images"
-    log: ClassVar[bool] = True
-    in_paper: ClassVar[Mapping[str, int]] = SET_IMAGES
-
-    def points(self) -> tuple[dict[str, int], str]:
-        """See `TrendFigure.points`."""
-        available = self.runs.available_sets(SETS)
-        whole = [name for name in ("hard", "medium", "basic") if name in available.sets][:1]
-        sets = [name for name in ("mini", "small", "medium-size") if name in available.sets] + whole
-        if self.runs.budget != "full":
-            sets = [name for name in sets if name in (*self.runs.sets, *whole)]
-        return {name: available.counts[name] for name in sets}, available.describe()
+def _can_learn(row: Row) -> bool:
+    """Return whether there are enough classes for standardised costs."""
+    routing, classes = row.recipe.complete().model.options.get("routing"), row.recipe.data.first_classes
+    standardised = isinstance(routing, EMRouting) and routing.standardise_costs
+    return not (standardised and classes is not None and classes < FEWEST_CLASSES)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassesFigure(TrendFigure):
-    """Figure 32: the first 5 and 10 classes and all; for a source with five or fewer, each number of classes."""
+def set_sizes(runs: ThesisRuns) -> tuple[dict[str, int], str]:
+    """Return the sets of Figure 31: mini, small, medium-size and the largest of hard, medium and basic."""
+    available = runs.available_sets(SETS)
+    whole = [name for name in ("hard", "medium", "basic") if name in available.sets][:1]
+    sets = [name for name in ("mini", "small", "medium-size") if name in available.sets] + whole
+    if runs.budget != "full":
+        sets = [name for name in sets if name in (*runs.sets, *whole)]
+    return {name: available.counts[name] for name in sets}, available.describe()
 
-    x_name: ClassVar[str] = "classes"
-    in_paper: ClassVar[Mapping[str, int]] = SET_CLASSES
 
-    def points(self) -> tuple[dict[str, int], str]:
-        """See `TrendFigure.points`."""
-        splits = load_data(self.runs.options("hard"))
-        classes = len(splits.train.classes)
-        if classes > SET_CLASSES["basic"]:
-            available = self.runs.available_sets([*SET_CLASSES])
-            return {name: min(classes, SET_CLASSES[name]) for name in available.sets}, available.describe()
-        whole = {"basic": classes} if classes == SET_CLASSES["basic"] else {"hard": classes}
-        note = f"{splits.name} has {classes} classes: the first 2 to {classes} of them, with all their images."
-        if self.runs.budget == "full":
-            note += " EM-NETs start at 3: of two classes, standardised costs are always +1 and −1 and teach nothing."
-        return {f"classes{number}": number for number in range(2, classes)} | whole, note
-
-    def can_learn(self, row: Row, x: int) -> bool:
-        """Return whether there are enough classes for standardised costs."""
-        routing = row.recipe.complete().model.options.get("routing")
-        return not (isinstance(routing, EMRouting) and routing.standardise_costs and x < FEWEST_CLASSES)
+def set_classes(runs: ThesisRuns) -> tuple[dict[str, int], str]:
+    """Return the sets of Figure 32: the first 5 and 10 classes and all; each number of classes if there are up to 5."""
+    splits = load_data(runs.options("hard"))
+    classes = len(splits.train.classes)
+    if classes > SET_CLASSES["basic"]:
+        available = runs.available_sets([*SET_CLASSES])
+        return {name: min(classes, SET_CLASSES[name]) for name in available.sets}, available.describe()
+    whole = {"basic": classes} if classes == SET_CLASSES["basic"] else {"hard": classes}
+    note = f"{splits.name} has {classes} classes: the first 2 to {classes} of them, with all their images."
+    if runs.budget == "full":
+        note += " EM-NETs start at 3: of two classes, standardised costs are always +1 and −1 and teach nothing."
+    return {f"classes{number}": number for number in range(2, classes)} | whole, note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +205,7 @@ class RateCurves(PanelFigure):
             "Learning rates of EM-NET 1 on mini. Spikes to chance over all seeds, "
             f"{'; '.join(f'{rate:.0e}: {count}' for rate, count in counts.items())}. A spike: validation "
             "accuracy within two standard errors of chance, after it was once halfway from chance to 1. "
-            f"{self.runs.describe_fine()}"
+            f"{self.runs.describe('rates')}"
         )
         return self._write(folder, panels, results, note, command, spikes=spikes)
 
@@ -249,7 +227,7 @@ class DecoderCurves(PanelFigure):
         options = rows["with"].recipe.data
         level = ("chance", 1 / len(load_data(options).classes))
         panel = Panel("CAPSNET 1, INIT-NET 1", ITERATIONS, VALIDATION_ACCURACY, series, level=level)
-        note = f"Trained on mini, images of {options.size}×{options.size}. {self.runs.describe_drawn()}"
+        note = f"Trained on mini, images of {options.size}×{options.size}. {self.runs.describe('decoder')}"
         return self._write(folder, [panel], results, note, command)
 
 
@@ -326,7 +304,7 @@ class PerturbationFigure(FromRuns):
             "title": self.title,
             "note": f"{NETWORKS[self.network]} with its decoder, trained on mini, images of {model.image_size[0]}×"
             f"{model.image_size[1]}; the first test image, {test.classes[target]}. Shown are the numbers, of the "
-            f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe_drawn()} "
+            f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe('decoder')} "
             f"For {round(own * len(compared)):,} of {len(compared):,} test images, the nearest to the reconstruction, "
             "by pixels, is the image itself.",
             "measured": f"{result['data']}; seed {result['seed']}; {hardware(result['environment'])}.",
@@ -354,8 +332,18 @@ def _figure(number: int, title: str, kind: type[FromRuns], **options: Any) -> Ca
 
 
 FIGURES = {
-    "forslov2018-31": _figure(31, "accuracy by size of the training set", SizeFigure),
-    "forslov2018-32": _figure(32, "accuracy by number of classes", ClassesFigure),
+    "forslov2018-31": _figure(
+        31,
+        "accuracy by size of the training set",
+        TrendFigure,
+        points=set_sizes,
+        x_name="training images",
+        in_paper=SET_IMAGES,
+        log=True,
+    ),
+    "forslov2018-32": _figure(
+        32, "accuracy by number of classes", TrendFigure, points=set_classes, x_name="classes", in_paper=SET_CLASSES
+    ),
     "forslov2018-33": _figure(33, "validation curves by training set", BestCurves),
     "forslov2018-34": _figure(34, "learning rates of EM-NET 1", RateCurves),
     "forslov2018-35": _figure(

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data, thesis_set
 from capsella.errors import CapsellaError
 from capsella.evaluation import Spread
 from capsella.experiments import Row
-from capsella.papers.budget import Budget, BudgetName
+from capsella.papers.budget import Budget, BudgetName, medium
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
 from capsella.papers.table_types import FEW_IMAGES, Published
 from capsella.training import Recipe
@@ -17,17 +17,34 @@ from capsella.training.recipes import get_recipe
 
 # 224×224 images of a public download, by a microscope of the same maker as the thesis's.
 SOURCE, SIZE = "bloodmnist", 224
-SMALL = Budget(epochs=4, epoch_images=400, batch_size=10, validation_per_class=30, decays_once=True)
-# Figure 34: one light network, in batches of 5 and at constant rates as in the thesis.
-FINE = Budget(epochs=40, epoch_images=75, batch_size=5, validation_per_class=20)
-# Figures 35 to 37: the decoder costs several times as much as the rest of CAPSNET 1.
-DRAWN = replace(SMALL, epochs=8, epoch_images=150)
+
+
+class Limits(NamedTuple):
+    """Budgets of tables 3 and 4; of Figure 34, one light network in the thesis's small batches; of Figures 35 to 37.
+
+    The decoder of the last ones costs several times as much as the rest of CAPSNET 1.
+    """
+
+    table: Budget
+    rates: Budget
+    decoder: Budget
+
+
+_SMALL = Budget(epochs=4, epoch_images=400, batch_size=10, validation_per_class=30, decays_once=True)
 # The medium budget takes minutes to half an hour per run on two cores, with the decoder an hour or two.
-MEDIUM = Budget(
-    epochs=20, epoch_images=800, batch_size=10, validation_per_class=50, decays_once=True, ema=0.99, precision="auto"
-)
-MEDIUM_FINE = Budget(epochs=80, epoch_images=250, batch_size=5, validation_per_class=20, precision="auto")
-MEDIUM_DRAWN = replace(MEDIUM, epochs=20, epoch_images=1000)
+_MEDIUM = medium(800, 10, validation_per_class=50, cosine=False, decays_once=True, ema=0.99)
+LIMITS: dict[BudgetName, Limits] = {  # the full budget has none
+    "small": Limits(
+        _SMALL,
+        Budget(epochs=40, epoch_images=75, batch_size=5, validation_per_class=20),
+        replace(_SMALL, epochs=8, epoch_images=150),
+    ),
+    "medium": Limits(
+        _MEDIUM,
+        Budget(epochs=80, epoch_images=250, batch_size=5, validation_per_class=20, precision="auto"),
+        replace(_MEDIUM, epoch_images=1000),
+    ),
+}
 SHORTER_SETS = ("mini", "small", "basic")
 # Of the thesis's trainings (§9.2); EM-NETs and CNN-NETs got twice as many on hard. The thesis validates after each pass
 # over the training images; here every 1,000 steps, on every set alike.
@@ -57,41 +74,26 @@ class ThesisRuns:
         return SETS if self.budget == "full" else SHORTER_SETS
 
     @property
-    def limit(self) -> Budget | None:
-        """Return the budget of tables 3 and 4; None at the full budget, as for `fine` and `drawn`."""
-        return {"small": SMALL, "medium": MEDIUM, "full": None}[self.budget]
+    def limits(self) -> Limits | None:
+        """Return the budgets; None at the full one."""
+        return LIMITS.get(self.budget)
 
-    @property
-    def fine(self) -> Budget | None:
-        """Return the budget of `with_learning_rate`."""
-        return {"small": FINE, "medium": MEDIUM_FINE, "full": None}[self.budget]
-
-    @property
-    def drawn(self) -> Budget | None:
-        """Return the budget of `with_decoder`."""
-        return {"small": DRAWN, "medium": MEDIUM_DRAWN, "full": None}[self.budget]
-
-    def describe(self) -> str:
-        """Return how the runs train compared with the thesis's."""
-        if self.limit is None:
-            return "As long as the thesis's, which prints the best of several settings, with a decoder or without."
-        return (
-            f"The recipes called modern, without a decoder: {self.limit}. The thesis trains on 500,000 images and "
-            "prints the best of several settings."
-        )
-
-    def describe_fine(self) -> str:
-        """Return the same for `with_learning_rate`."""
-        if self.fine is None:
-            return "As long as the thesis's."
+    def describe(self, kind: Literal["table", "rates", "decoder"] = "table") -> str:
+        """Return how the runs of a kind train compared with the thesis's."""
+        if self.limits is None:
+            more = ", which prints the best of several settings, with a decoder or without"
+            return f"As long as the thesis's{more if kind == 'table' else ''}."
+        if kind == "table":
+            return (
+                f"The recipes called modern, without a decoder: {self.limits.table}. The thesis trains on 500,000 "
+                "images and prints the best of several settings."
+            )
+        if kind == "decoder":
+            return f"The recipe called modern: {self.limits.decoder}."
         return (
             "The thesis's routing and batches, behind batch normalisation, at constant rates; the margin of the loss "
-            f"rises over the whole training: {self.fine}."
+            f"rises over the whole training: {self.limits.rates}."
         )
-
-    def describe_drawn(self) -> str:
-        """Return the same for `with_decoder`."""
-        return "As long as the thesis's." if self.drawn is None else f"The recipe called modern: {self.drawn}."
 
     def options(self, name: str) -> DataOptions:
         """Return the images of one of `SETS`, or of "classes2", "classes3", …: all images of the first classes."""
@@ -102,15 +104,15 @@ class ThesisRuns:
 
     def row(self, name: str, network: str, init: int) -> Row:
         """Return the run of a network (a key of `NETWORKS`) behind INIT-NET 1 or 2 on a set."""
-        recipe_name = f"forslov2018-{network}-init{init}" + ("" if self.limit is None else "-modern")
+        recipe_name = f"forslov2018-{network}-init{init}" + ("-modern" if self.limits else "")
         recipe = replace(get_recipe(recipe_name), data=self.options(name))
-        if self.limit is not None:
-            recipe = self.limit.limit(recipe)
+        if self.limits:
+            recipe = self.limits.table.limit(recipe)
         else:
             longer = 2 if name == "hard" and family(network) != "capsnet" else 1
             recipe = _as_long_as_the_thesis(recipe, longer * STEPS, STEPS_BETWEEN_VALIDATIONS)
         slug, cost = f"{name}-{network}-init{init}", f"{network}-init{init}"
-        if self.limit is None and name == "hard":
+        if self.limits is None and name == "hard":
             cost = f"hard-{cost}"  # trained twice as long
         return Row(slug=slug, cost=cost, recipe_name=recipe_name, recipe=recipe)
 
@@ -123,8 +125,8 @@ class ThesisRuns:
         name = "forslov2018-emnet1-init1"
         recipe = replace(get_recipe(name), data=self.options("mini"))
         optimizer = replace(recipe.optimizer, learning_rate=rate)
-        if self.fine is not None:
-            recipe = self.fine.limit(recipe.with_model(batch_norm=True))
+        if self.limits:
+            recipe = self.limits.rates.limit(recipe.with_model(batch_norm=True))
             recipe = replace(recipe, loss=replace(recipe.loss, spread_schedule="linear"))
             optimizer = replace(optimizer, decay=1.0)
         else:
@@ -135,7 +137,7 @@ class ThesisRuns:
     def with_decoder(self, network: str, decoder: bool) -> Row:
         """Return a capsule network on mini with or without DECODER NET, for Figures 35 to 37."""
         row = self.row("mini", network, 1)
-        recipe = row.recipe if self.drawn is None else self.drawn.limit(row.recipe)
+        recipe = self.limits.decoder.limit(row.recipe) if self.limits else row.recipe
         suffix = "decoder" if decoder else "no-decoder"
         recipe = recipe.with_model(reconstruction=decoder)
         return replace(row, slug=f"{row.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
@@ -157,14 +159,13 @@ def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int)
 class AvailableSets:
     """The thesis's training sets that a source has.
 
-    name: of the source. classes: how many it has. counts: training images by set, in order. reasons: why each of the
-    other sets is missing.
+    name: of the source. classes: how many it has. counts: training images by set, in order. missing: the other sets.
     """
 
     name: str
     classes: int
     counts: dict[str, int]
-    reasons: dict[str, str]
+    missing: tuple[str, ...]
 
     @classmethod
     def find(cls, options: DataOptions, wanted: Sequence[str]) -> "AvailableSets":
@@ -178,20 +179,20 @@ class AvailableSets:
             CapsellaError: the source has none of the sets; and what `load_data` raises.
         """
         splits = load_data(options)
-        images = splits.train.counts()
-        counts, reasons = {}, {}
+        images = list(splits.train.counts().values())
+        smaller = [THESIS_SETS[name]["first_classes"] for name in ("basic", "medium")]
+        counts = {}
         for name in wanted:
-            reason = _reason(name, images, splits.name)
-            if reason is None:
-                chosen = THESIS_SETS[name]
-                kept = list(images.values())[: chosen.get("first_classes")]
-                counts[name] = sum(min(count, chosen.get("per_class", count)) for count in kept)
+            per_class, first = (THESIS_SETS[name].get(key) for key in ("per_class", "first_classes"))
+            if per_class is not None:
+                exists = 2 * sum(count >= per_class for count in images) >= len(images)
             else:
-                reasons[name] = reason
+                exists = len(images) >= first if first is not None else len(images) not in smaller
+            if exists:
+                counts[name] = sum(min(count, per_class or count) for count in images[:first])
         if not counts:
-            why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            raise CapsellaError(f"{splits.name} has none of the thesis's sets {', '.join(wanted)}: {why}")
-        return cls(splits.name, len(images), counts, reasons)
+            raise CapsellaError(f"{splits.name} has none of the thesis's sets {', '.join(wanted)}")
+        return cls(splits.name, len(images), counts, tuple(name for name in wanted if name not in counts))
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -213,24 +214,8 @@ class AvailableSets:
             text += (
                 " With five classes in all, small and basic are of the same classes, and differ in their size alone."
             )
-        return text + "".join(f" Left out {name}: {reason}." for name, reason in self.reasons.items())
-
-
-def _reason(name: str, counts: Mapping[str, int], source: str) -> str | None:
-    """Return why `source` does not have the set, or None if it has."""
-    chosen, classes = THESIS_SETS[name], len(counts)
-    if "per_class" in chosen:
-        enough = sum(count >= chosen["per_class"] for count in counts.values())
-        if 2 * enough < classes:
-            return f"{enough} of the {classes} classes of {source} have {chosen['per_class']} training images, not half"
-    elif "first_classes" in chosen:
-        if classes < chosen["first_classes"]:
-            return f"it has {chosen['first_classes']} classes, {source} has {classes}"
-    else:
-        for other in ("basic", "medium"):
-            if classes == THESIS_SETS[other]["first_classes"]:
-                return f"all {classes} classes of {source} are {other} already"
-    return None
+        missing = f" {self.name} has too few classes or images for: {', '.join(self.missing)}." if self.missing else ""
+        return text + missing
 
 
 @dataclass(frozen=True, kw_only=True)

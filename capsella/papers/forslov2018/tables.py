@@ -56,7 +56,7 @@ class WeightsTable(Published):
     columns: ClassVar[tuple[str, ...]] = ("network",)
 
     @property
-    def rows(self) -> dict[str, str]:
+    def parts(self) -> dict[str, str]:
         """Return the parts that the table lists: a key of `WEIGHTS`, or a decoder with its family, and a label."""
         decoders = {f"decoder of {kind}": f"DECODER NET, CT = {thick}" for kind, thick in CAPSULE_THICKNESS.items()}
         return {"init1": "INIT-NET 1", "init2": "INIT-NET 2", **NETWORKS, **decoders}
@@ -68,7 +68,7 @@ class WeightsTable(Published):
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`: count the weights."""
         rows = []
-        for part, label in self.rows.items():
+        for part, label in self.parts.items():
             kind = part.removeprefix("decoder of ")
             paper = WEIGHTS["decoder"].at(CAPSULE_THICKNESS[kind]) if kind != part else None
             counts = [
@@ -107,11 +107,6 @@ class NetworkTable(FromRuns):
     suffix: ClassVar[str] = ".json"
     columns: ClassVar[tuple[str, ...]] = ("network", "INIT-NET")
 
-    @property
-    def rows(self) -> list[tuple[str, int]]:
-        """Return (network, INIT-NET) of each row."""
-        return self.runs.networks
-
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyTable(NetworkTable):
@@ -131,7 +126,7 @@ class AccuracyTable(NetworkTable):
             f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command,
             [f"{name} {whose}" for name in available.sets for whose in ("paper", "ours")],
-            [self._row(network, init, available.sets, results) for network, init in self.rows],
+            [self._row(network, init, available.sets, results) for network, init in self.runs.networks],
             note=f"{self.runs.describe()} {available.describe()}",
             folder=folder,
             caveat=self.caveat(""),
@@ -200,7 +195,7 @@ class RobustnessTable(NetworkTable):
             points[row.slug].append(changed_accuracies(row.slug, row.folder(folder, seed), self._strengths()))
         tested = [run for runs in results.values() for run in runs]
         changed = [head for name, at in STRENGTHS.items() for head in (f"{name} paper", f"{name} {at:g} ours")]
-        mirrored = "Training images were mirrored at random; the thesis changes none. " if self.runs.limit else ""
+        mirrored = "Training images were mirrored at random; the thesis changes none. " if self.runs.limits else ""
         units = "; ".join(f"{change}: {PERTURBATIONS[change].unit}" for change in STRENGTHS)
         values = table_values(
             self,
@@ -208,7 +203,10 @@ class RobustnessTable(NetworkTable):
             f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command,
             ["unchanged paper", "ours", *changed],
-            [_robustness_row(*key, row.slug, points[row.slug]) for key, row in zip(self.rows, plan, strict=True)],
+            [
+                _robustness_row(*key, row.slug, points[row.slug])
+                for key, row in zip(self.runs.networks, plan, strict=True)
+            ],
             note=f"{self.runs.describe()} {mirrored}Trained on {largest}, {available.classes_of(largest)} classes; the "
             "thesis on hard, 15 classes. It names the changes and gives no strengths; ours are in the heads "
             f"({units}). Colour is in its text, not in its table.",
@@ -295,7 +293,7 @@ class TimesTable(Published):
     columns: ClassVar[tuple[str, ...]] = ("network",)
 
     @property
-    def rows(self) -> list[tuple[str, bool]]:
+    def networks(self) -> list[tuple[str, bool]]:
         """Return (network, whether it has the decoder) of each row."""
         return [(n, decoder) for decoder in (False, True) for n in NETWORKS if not decoder or n in COUNTERPART]
 
@@ -305,10 +303,12 @@ class TimesTable(Published):
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`: time all networks in turn."""
-        console.print(f"timing {len(self.rows)} networks in turn, batches of {BATCHES}; nothing else should run now")
+        console.print(
+            f"timing {len(self.networks)} networks in turn, batches of {BATCHES}; nothing else should run now"
+        )
         times = [
             execution_times(
-                {_timed_name(*row): self._network(*row) for row in self.rows if row[1] == decoder},
+                {_timed_name(*row): self._network(*row) for row in self.networks if row[1] == decoder},
                 BATCHES,
                 repeats=REPEATS[self.budget],
                 seconds=SECONDS[self.budget],
@@ -321,7 +321,7 @@ class TimesTable(Published):
             f"Median of at least {REPEATS[self.budget]} rounds on {hardware(environment())}.",
             command,
             [*OVERALL, *(f"batch {batch} {passes} ms" for batch in BATCHES for passes in ("forward", "both"))],
-            [_times_row(network, decoder, every) for network, decoder in self.rows],
+            [_times_row(network, decoder, every) for network, decoder in self.networks],
         )
         values["times"] = [group.to_dict() for group in times]
         write_json(self.path(folder), values)

@@ -48,9 +48,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
     """The name of the source; only EM-NET 1 and CNN-NET 1 are left, the quick ones, on grids of 2×2 for 6×6."""
     monkeypatch.setitem(catalogue._SOURCES, "tiny", source("tiny"))
     monkeypatch.setattr(runs, "SIZE", 64)
-    monkeypatch.setattr(runs, "SMALL", TINY)
-    for name in ("FINE", "DRAWN"):
-        monkeypatch.setattr(runs, name, dataclasses.replace(TINY, epochs=1, epoch_images=2))
+    once = dataclasses.replace(TINY, epochs=1, epoch_images=2)
+    monkeypatch.setitem(runs.LIMITS, "small", runs.Limits(TINY, once, once))
     monkeypatch.setattr(forslov2018, "PUBLISHED_SIZE", 160)
     # A training here sees two images; what a network knows would else be fitted on all 500 of the set.
     monkeypatch.setattr("capsella.training.calibrate.MOST_TRAINING_IMAGES", 12)
