@@ -86,16 +86,6 @@ def test_routing_is_float32_under_autocast(routing: Routing) -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_all_children_absent() -> None:
-    layer = CapsuleConv2d(2, 3, 4, 5, kernel=2)
-    u = Capsules(torch.zeros(1, 3, 3, 2, 3, requires_grad=True), torch.zeros(1, 3, 3, 2))
-    out = layer(u)
-    (out.poses.sum() + out.activations.sum()).backward()
-    assert torch.equal(out.poses, torch.zeros(1, 2, 2, 4, 5))
-    assert layer.weight.grad.isfinite().all()
-    assert u.poses.grad.isfinite().all()
-
-
 @pytest.mark.parametrize("sd", [0.1, 0.01])
 @pytest.mark.parametrize(
     ("pose_in", "pose_out", "pose", "routing", "near_identity"),

@@ -94,21 +94,6 @@ def test_statistics_do_not_remember_where_they_started() -> None:
     assert float(out.log_odds.std()) == pytest.approx(1 / (1 + 1e-5 / 1e-6) ** 0.5, rel=0.1)  # ε is ten variances
 
 
-def test_running_statistics_are_a_mean_and_then_decay() -> None:
-    """As PyTorch's with momentum None over ten batches, and with 0.1 from then on."""
-    ours, even, decaying = NormaliseTypes(2), torch.nn.BatchNorm1d(2, momentum=None), torch.nn.BatchNorm1d(2)
-    batches = torch.randn(15, 8, 2, 4)
-    for x in batches[:10]:
-        torch.testing.assert_close(ours(x), even(x) * ours.weight[:, None] + ours.bias[:, None])
-    torch.testing.assert_close(ours.running_var, even.running_var)
-    decaying.load_state_dict(ours.state_dict())
-    for x in batches[10:]:
-        ours(x)
-        decaying(x)
-    torch.testing.assert_close(ours.running_var, decaying.running_var)
-    torch.testing.assert_close(ours.running_mean, decaying.running_mean)
-
-
 def test_one_image_of_one_class_capsule_can_be_trained_on() -> None:
     """It has no variance: the running statistics serve."""
     dense = DenseCapsules((3, 4), 2, 4, 3, 4, tied=True, pose="matrix", routing=VariationalRouting(), norm="batch")

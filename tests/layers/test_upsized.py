@@ -59,17 +59,3 @@ def test_an_exported_graph_writes_into_no_parts() -> None:
     names = {str(node.target) for node in program.graph.nodes}
     assert not [name for name in names if "copy_" in name or "scatter" in name]
     assert any("pixel_shuffle" in name for name in names)
-
-
-def test_the_gradient_of_the_large_map_is_copied_once() -> None:
-    """Parts that are written into one map would each copy all of it."""
-    layer = UpsizedConv2d(2, 3, 6, (2, 3, 2, 3), (8, 8))
-    large = layer(torch.rand(1, 2, 4, 4, requires_grad=True))
-    assert large.is_contiguous(memory_format=torch.channels_last)
-    names, left = set(), [large.grad_fn]
-    while left:
-        node = left.pop()
-        names.add(type(node).__name__)
-        left += [before for before, _ in node.next_functions if before is not None]
-    assert "StackBackward0" in names
-    assert not {name for name in names if name.startswith("CopySlices")}

@@ -50,17 +50,6 @@ def test_several_classes_may_be_present(dtype: torch.dtype) -> None:
     assert loss.item() == pytest.approx(0.01 + 0.02 + 0.7225)
 
 
-def test_class_numbers_and_one_hot_labels_agree() -> None:
-    activations, labels = torch.rand(5, 4), torch.tensor([3, 0, 1, 1, 2])
-    one_hot = torch.nn.functional.one_hot(labels, 4)
-    torch.testing.assert_close(margin_loss(activations, labels), margin_loss(activations, one_hot))
-
-
-def test_margin_constants() -> None:
-    activations, labels = torch.tensor([[0.5, 0.5]]), torch.tensor([0])
-    assert margin_loss(activations, labels, 0.6, 0.2, 0.25).item() == pytest.approx(0.1**2 + 0.25 * 0.3**2)
-
-
 def test_reconstruction_is_summed_over_pixels_or_averaged() -> None:
     images, reconstruction = torch.zeros(2, 1, 2, 3), torch.tensor([0.1, 0.3])[:, None, None, None].expand(2, 1, 2, 3)
     # 6 pixels: 6·0.01 and 6·0.09

@@ -102,18 +102,6 @@ def test_the_layer_by_hand() -> None:
     assert torch.equal(parents.activations, torch.ones(2, 3, 2, 4))
 
 
-def test_a_whole_grid_is_one_capsule() -> None:
-    layer = ClusterCapsules(2, 3, 4, 5, 6, (3, 2), whole=True)
-    apart = ClusterCapsules(2, 3, 4, 5, 6, (3, 2))
-    apart.load_state_dict(layer.state_dict())
-    children = Capsules(torch.randn(2, 3, 2, 2, 3), torch.ones(2, 3, 2, 2))
-    parents = layer(children)
-    assert parents.poses.shape == (2, 1, 1, 4, 5 * 3 * 2)
-    assert parents.activations.shape == (2, 1, 1, 4)
-    expected = apart(children).poses.permute(0, 3, 4, 1, 2).flatten(2)
-    torch.testing.assert_close(parents.poses[:, 0, 0], expected)
-
-
 def test_pixels_are_the_pose_of_every_type() -> None:
     images = torch.rand(2, 3, 4, 5)
     poses, activations = PixelCapsules(6)(images)

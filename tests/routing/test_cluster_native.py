@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsella.layers import ClusterCapsules
 from capsella.routing import cluster_routing
-from capsella.types import Capsules
 from tests.routing.helpers import error, gradients, needs_kernels, on_each_set, same_bits
 
 pytestmark = needs_kernels
@@ -54,15 +52,6 @@ def test_votes_in_bfloat16() -> None:
     assert same_bits([grad], [expected[2].bfloat16()])
 
 
-def test_a_gradient_that_is_no_number_stays_none() -> None:
-    votes = drawn((1, 2, 2, 1, 3)).bfloat16().requires_grad_()
-    slope = torch.tensor([[[float("nan"), float("inf"), 1.0]]])
-    (grad,) = torch.autograd.grad(cluster_routing(votes, backend="native").poses, votes, slope)
-    assert grad[..., 0].isnan().all()
-    assert not grad[..., 1].isfinite().any()
-    assert grad[..., 2].isfinite().all()
-
-
 def test_the_same_bits_with_any_number_of_threads(threads: Callable[[int], None]) -> None:
     results = []
     for count in (1, 2, 5, 2):
@@ -84,28 +73,6 @@ def test_auto_is_native_for_float32_and_bfloat16() -> None:
         assert same_bits(run(votes.to(dtype), "auto"), run(votes.to(dtype), "native"))
         assert not same_bits(run(votes.to(dtype), "native"), run(votes.to(dtype), "eager"))
     assert same_bits(run(votes, "auto"), run(votes, "eager"))
-
-
-def test_a_graph_of_operators_has_eager() -> None:
-    layer = ClusterCapsules(2, 3, 4, 5, 6, (3, 2))
-    children = Capsules(torch.randn(2, 3, 2, 2, 3), torch.ones(2, 3, 2, 2))
-    program = torch.export.export(layer, (children,))
-    assert not [node for node in program.graph.nodes if "capsella" in str(node.target)]
-    torch.testing.assert_close(program.module()(children).poses, layer(children).poses, rtol=1e-4, atol=1e-4)
-
-
-def test_a_layer_has_second_derivatives_by_eager() -> None:
-    children = Capsules(torch.randn(2, 3, 2, 2, 3, requires_grad=True), torch.ones(2, 3, 2, 2))
-
-    def slope(backend: str) -> Tensor:
-        poses = ClusterCapsules(2, 3, 4, 5, 6, (3, 2), backend=backend)(children).poses
-        return torch.autograd.grad(poses.square().sum(), children.poses, create_graph=True)[0].square().sum()
-
-    with pytest.raises(NotImplementedError, match="backend='eager'"):
-        slope("auto").backward()
-    slope("eager").backward()
-    assert children.poses.grad is not None
-    assert bool(children.poses.grad.any())
 
 
 def test_derivatives_that_the_kernels_do_not_know_are_eager_s() -> None:

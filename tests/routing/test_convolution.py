@@ -13,7 +13,6 @@ from capsella.routing import (
     capsule_votes,
     dynamic_routing,
 )
-from capsella.routing.convolution import gather_windows
 from tests.routing.helpers import Layer, assert_close, gradients
 
 # name: (grid of children, geometry)
@@ -83,21 +82,6 @@ def test_capsule_convolution_routes_each_window_alone(name: str) -> None:
         expected = dynamic_routing(votes[None], bias=bias, backend="reference")
         torch.testing.assert_close(out.poses[image, row, column], expected.poses[0])
         torch.testing.assert_close(out.activations[image, row, column], expected.activations[0])
-
-
-def test_tied_equals_untied_with_copied_weights() -> None:
-    tied, untied = Geometry((3, 2), tied=True), Geometry((3, 2))
-    poses, activations, weight = inputs((4, 4), tied)
-    votes, _ = capsule_votes(RoutingInputs(poses, activations, weight, tied))
-    copied, _ = capsule_votes(RoutingInputs(poses, activations, weight.repeat(3, 2, 1, 1, 1, 1), untied))
-    torch.testing.assert_close(votes, copied)
-
-
-def test_windows_are_views() -> None:
-    children = torch.randn(1, 5, 5, 2, 3)
-    windows = gather_windows(children, Geometry((3, 3)))
-    assert windows.shape == (1, 3, 3, 3, 3, 2, 3)
-    assert windows.data_ptr() == children.data_ptr()
 
 
 def test_weights_are_not_copied_for_each_image() -> None:

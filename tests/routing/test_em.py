@@ -128,21 +128,6 @@ def test_who_competes() -> None:
     torch.testing.assert_close(types.sum(2), torch.ones(2, 2))
 
 
-def test_random_couplings_stay_where_there_is_one_iteration() -> None:
-    """[slots of the window, types], softmax of a seeded draw; a child in two windows gives each half of it."""
-    poses, activations = torch.randn(2, 1, 3, 1, 4), torch.ones(2, 1, 3, 1)
-    weight, betas = torch.randn(1, 2, 1, 2, 4, 4), {"beta_u": torch.ones(2), "beta_a": torch.zeros(2)}
-    conv = RoutingInputs(poses, activations, weight, Geometry((1, 2)))
-    slots = torch.randn(2, 2, generator=torch.Generator().manual_seed(7)).softmax(1)
-    with record() as traces:
-        for competition in ("all", "types"):
-            EMRouting(1, start="random", start_seed=7, competition=competition).route_windows(conv, **betas)
-    half = torch.tensor([1.0, 0.5])[:, None]
-    everywhere, types = (trace.couplings[0] for trace in traces)  # [images · windows, children, types]
-    torch.testing.assert_close(everywhere, torch.stack([slots * half, slots * half.flip(0)]).repeat(2, 1, 1))
-    torch.testing.assert_close(types, slots.expand(4, 2, 2))
-
-
 def test_beta_belongs_to_the_parent_type_at_every_position() -> None:
     """Raising β_a of one type raises that type's activation at each position, and no other in one iteration."""
     poses, activations = torch.randn(1, 4, 4, 2, 4), torch.rand(1, 4, 4, 2)
@@ -221,20 +206,6 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(gradients(in_blocks, tensors, unused=True), expected)
 
 
-@pytest.mark.parametrize("backend", ["reference", "eager"])
-def test_gradients_flow_through_every_iteration(backend: str) -> None:
-    """Couplings taken as constants give other gradients, so nothing here may detach them."""
-    votes, activations = torch.randn(2, 5, 3, 4, dtype=torch.float64, requires_grad=True), torch.rand(2, 5).double()
-    betas = torch.randn(2, 3, dtype=torch.float64)
-    routed = em_routing(votes, activations, *betas, 3, inverse_temperature=1.0, backend=backend)
-    (ours,) = torch.autograd.grad(routed.poses.sum(), votes)
-    r = routed.couplings.detach() * activations.unsqueeze(2)
-    stopped = torch.einsum("bij,bijd->bjd", r / r.sum(1, keepdim=True), votes)
-    torch.testing.assert_close(stopped, routed.poses)
-    (detached,) = torch.autograd.grad(stopped.sum(), votes)
-    assert (ours - detached).abs().max() > 0.01
-
-
 def test_windows_compete_where_they_overlap() -> None:
     poses, a = torch.randn(2, 4, 6, 2, 4), torch.rand(2, 4, 6, 2)
     weight, betas = torch.randn(2, 3, 2, 3, 4, 4), {"beta_u": torch.randn(3), "beta_a": torch.randn(3)}
@@ -242,17 +213,6 @@ def test_windows_compete_where_they_overlap() -> None:
         conv = RoutingInputs(poses, a, weight, Geometry((2, 3), stride))
         everywhere, types = (EMRouting(competition=c).route_windows(conv, **betas) for c in ("all", "types"))
         assert bool((everywhere.poses - types.poses).abs().max() > 0.01) == overlap
-
-
-def test_a_child_without_activation_has_no_say() -> None:
-    votes, a = torch.randn(1, 5, 3, 4, dtype=torch.float64), torch.rand(1, 5, dtype=torch.float64)
-    a[0, 2] = 0.0
-    betas = torch.randn(2, 3, dtype=torch.float64)
-    routed = em_routing(votes, a, *betas)
-    others = [0, 1, 3, 4]
-    without = em_routing(votes[:, others], a[:, others], *betas)
-    torch.testing.assert_close(routed.poses, without.poses)
-    torch.testing.assert_close(routed.activations, without.activations)
 
 
 @pytest.mark.parametrize("backend", ["eager", "auto"])

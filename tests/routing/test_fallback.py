@@ -24,7 +24,6 @@ from capsella.routing import (
     UniformRouting,
     record,
 )
-from capsella.routing.backends import choose_layer_backend
 from capsella.types import Capsules
 from tests.routing.helpers import needs_kernels
 
@@ -115,13 +114,6 @@ def test_who_warns_and_of_what(routing: Any, speed: str) -> None:
     with warned() as texts:
         layer(routing)(children())
     assert [speed in text for text in texts] == [True] * bool(speed)
-
-
-@pytest.mark.usefixtures("not_built")
-def test_no_warning_for_a_device_without_kernels() -> None:
-    with warned() as texts:
-        chosen = choose_layer_backend("auto", ("native",), conv(torch.float32, "meta"), "slower")
-    assert (chosen, texts) == ("eager", [])
 
 
 # In a process of its own, as the annotation checks of the tests cannot be traced.

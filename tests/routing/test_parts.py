@@ -1,8 +1,6 @@
 """Routing some images at a time: the same numbers, and memory for the votes of a part alone."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from capsella.layers import CapsuleConv2d, ClusterCapsules
 from capsella.routing import (
-    Routed,
     Routing,
     SelfAttentionRouting,
     SelfRouting,
@@ -109,56 +106,6 @@ def test_no_votes_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small_parts(monkeypatch)
     inputs = sum(tensor.numel() * tensor.element_size() for tensor in children(8))
     assert kept(8) <= inputs < whole
-
-
-@every_layer
-@pytest.mark.usefixtures("as_users_call")
-def test_a_traced_layer_takes_any_number_of_images(name, monkeypatch):
-    """Asking for the number of images before anything else would fix it in the graph."""
-    small_parts(monkeypatch)
-    module, given = layer(name).eval(), children(3)
-    poses, activations = given.poses.detach(), given.activations.detach()
-
-    class Traced(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = module
-
-        def forward(self, poses: Tensor, activations: Tensor) -> Tensor:
-            return self.inner(Capsules(poses, activations)).poses
-
-    batch = {0: torch.export.Dim("batch")}
-    graph = torch.export.export(Traced(), (poses[:2], activations[:2]), dynamic_shapes=(batch, batch))
-    assert_near(name, [graph.module()(poses, activations)], [module(given).poses], rtol=2e-6, atol=1e-5)
-
-
-@dataclass(frozen=True)
-class Dropping(Routing):
-    """Leaves out half of the children, by chance."""
-
-    name: ClassVar[str] = "dropping"
-
-    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        kept = torch.nn.functional.dropout(activations, 0.5)
-        poses = (votes * kept[:, :, None, None]).sum(1)
-        return Routed(poses, poses.square().sum(2).sigmoid(), torch.ones(votes.shape[:3]))
-
-
-def test_the_backward_pass_draws_the_same_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = CapsuleConv2d(TYPES, POSE, 2, POSE, kernel=3, routing=Dropping()).double()
-    given = Capsules(*(part.detach().double() for part in children(3)))
-    small_parts(monkeypatch)
-
-    def loss(weight: Tensor) -> Tensor:
-        torch.manual_seed(5)
-        return torch.func.functional_call(layer, {"weight": weight}, (given,)).poses.square().sum()
-
-    weight = layer.weight.detach().requires_grad_()
-    direction = torch.randn_like(weight)
-    (slope,) = torch.autograd.grad(loss(weight), weight)
-    with torch.no_grad():
-        expected = (loss(weight + 1e-5 * direction) - loss(weight - 1e-5 * direction)) / 2e-5
-    torch.testing.assert_close((slope * direction).sum(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_backward_pass_leaves_no_traces_of_what_was_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
