@@ -27,7 +27,7 @@ from capsella.evaluation.statistics import (
     proportion_interval,
 )
 from capsella.files import write_csv
-from capsella.losses import strongest
+from capsella.losses import predicted_classes
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
@@ -130,7 +130,7 @@ class Evaluation:
     @cached_property
     def predictions(self) -> Int[Tensor, " n *k"]:
         """The class with the largest activation; for a pair the two largest, each beside its label if it is one."""
-        return strongest(self.activations, self.labels)
+        return predicted_classes(self.activations, self.labels)
 
     @cached_property
     def confidence(self) -> Float[Tensor, " n"]:

@@ -30,7 +30,7 @@ from capsella.evaluation.tables import (
     open_table,
 )
 from capsella.image_options import CellCut
-from capsella.losses import strongest_first
+from capsella.losses import top_classes
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference, optimize_for_inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
@@ -269,7 +269,7 @@ def predict_chunk(
             continue
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the activations are NaN or infinite; the weights are broken, train again")
-        named = " + ".join(model.classes[k] for k in strongest_first(row, classes).tolist())
+        named = " + ".join(model.classes[k] for k in top_classes(row, classes).tolist())
         outcomes.append(Prediction(file, named, row, scores, loss.outside, loss.cropped))
     return outcomes
 

@@ -1,4 +1,4 @@
-"""Which losses are added up, and their constants."""
+"""Options of the losses: which are added up, and their constants."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -6,17 +6,15 @@ from typing import Literal, get_args
 from capsella.errors import check_argument, unknown_name
 
 Classification = Literal["margin", "spread", "cross_entropy", "sigmoid_cross_entropy"]
-FOR_TWO_CLASSES: tuple[Classification, ...] = ("margin", "sigmoid_cross_entropy")
-"""The losses for images that show two classes."""
+FOR_TWO_CLASSES: tuple[Classification, ...] = ("margin", "sigmoid_cross_entropy")  # for images that show two classes
 Reduction = Literal["sum", "mean"]
 Schedule = Literal["linear", "stairs"]
-STAIR = 3000
-"""Steps of one stair of the spread loss's margin in Forslöv's thesis."""
+STAIR = 3000  # steps of one stair of the spread loss's margin in Forslöv's thesis
 
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Which losses are added up, and their constants. Defaults: Sabour et al. 2017, section 3 and 4.1."""
+    """The losses that are added up, and their constants. Defaults: Sabour et al. 2017, section 3 and 4.1."""
 
     name: Classification = "margin"
     """The loss on the class activations (or the logits of a CNN, for both cross-entropies). Images of two classes need
@@ -28,7 +26,7 @@ class LossOptions:
     absent_weight: float = 0.5
     """λ: weight of the classes that are absent."""
     spread_schedule: Schedule = "linear"
-    """How the margin of the spread loss rises: evenly (Hinton et al. 2018), or by 0.1 at a time (Forslöv's thesis)."""
+    """Rise of the spread loss's margin: linear (Hinton et al. 2018), or by 0.1 at a time (Forslöv's thesis)."""
     spread_first: float = 0.2
     """The spread loss's margin at the first step."""
     spread_last: float = 0.9
@@ -53,7 +51,7 @@ class LossOptions:
         check_argument(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)
 
     def spread_at(self, step: int | float, total_steps: int) -> float:
-        """The spread loss's margin at a step, counted from 0, of a training of `total_steps`.
+        """Return the spread loss's margin at a step, counted from 0, of a training of `total_steps`.
 
         >>> options = LossOptions(spread_schedule="stairs")
         >>> [round(options.spread_at(step, 100_000), 1) for step in (0, 2_999, 3_000, 21_000, 99_999)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from capsella.data import read_image
 from capsella.errors import CapsellaError, check_argument
 from capsella.evaluation import UnreadableFile, find_images
-from capsella.losses import strongest_first
+from capsella.losses import top_classes
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
@@ -68,10 +68,10 @@ def image_figures(
     """Yield the pictures of one image in [0, 1] with the names of their views."""
     with inference(model) as device:
         activations = model(image.unsqueeze(0).to(device)).activations[0]
-    for number, target in enumerate(strongest_first(activations, classes).tolist(), 1):
+    for number, target in enumerate(top_classes(activations, classes).tolist(), 1):
         yield "explained" if number == 1 else f"explained{number}", image_figure(model, image, title, target)
     if layers := routed_layers(model, image):
-        parents = strongest_first(activations, MOST_BARS).sort().values.tolist()
+        parents = top_classes(activations, MOST_BARS).sort().values.tolist()
         histograms = layers[-1].histograms
         shown = VoteDistances(histograms.edges, histograms.weights[:, parents])
         yield "votes", vote_distances_figure(shown, [model.classes[parent] for parent in parents])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsella.data.batching import evenly
 from capsella.data.splits import LabelledImages
-from capsella.losses import strongest_first
+from capsella.losses import top_classes
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
 
@@ -41,7 +41,7 @@ class Pool:
     @property
     def taken(self) -> Int[Tensor, "n k"]:
         """The classes that the network takes each image for, the most active first: one, or two of a pair."""
-        return strongest_first(self.activations, max(1, self.labels.shape[1]))
+        return top_classes(self.activations, max(1, self.labels.shape[1]))
 
     @property
     def right(self) -> Bool[Tensor, " n"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from capsella.layers import CapsuleConv2d
-from capsella.losses import strongest_first
+from capsella.losses import top_classes
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
 from capsella.report.routing_views import RoutedLayer, children_seen, routed_layers, strongest_path
@@ -130,7 +130,7 @@ def look_at_routing(
     model: CapsuleClassifier, image: Float[Tensor, "c h w"], activations: Float[Tensor, " classes"]
 ) -> Routed:
     """Route one image in [0, 1] and keep what a page shows of it."""
-    classes = strongest_first(activations, MOST_SHOWN).tolist()
+    classes = top_classes(activations, MOST_SHOWN).tolist()
     layers = routed_layers(model, image)
     if not layers:
         return Routed(classes, [], [], [], None, [])

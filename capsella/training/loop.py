@@ -252,7 +252,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate_at(position, self.total_steps)
         alpha = self.recipe.augment.mixup
-        images, others = mixup(images, labels, alpha) if alpha else (images, None)
+        images, mixed = mixup(images, labels, alpha) if alpha else (images, None)
         with batch_norm_errors(len(images)):
             output = self.network(images, labels)
         losses = total_loss(
@@ -263,7 +263,7 @@ class Trainer:
             parts=parts,
             spread=self.recipe.loss.spread_at(position, self.total_steps),
             class_weights=self.class_weights,
-            others=others,
+            mixup=mixed,
         )
         self.wrapped_optimizer.zero_grad()
         # Gradients are averaged over the devices, some of which have one image more of an epoch's last batch.

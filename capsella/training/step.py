@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.losses import Others
+from capsella.losses import MixupTargets
 
 
 class TrainingDivergedError(CapsellaError):
@@ -25,7 +25,7 @@ class TrainingDivergedError(CapsellaError):
 
 def mixup(
     images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"], alpha: float
-) -> tuple[Float[Tensor, "b c h w"], Others]:
+) -> tuple[Float[Tensor, "b c h w"], MixupTargets]:
     """Return s·image + (1 − s)·another image of the batch, s from Beta(α, α) for each image (Zhang et al. 2018, Eq. 1).
 
     s is at least one half, so that an image's own label stays that of what it mostly shows. The distribution is the
@@ -38,7 +38,7 @@ def mixup(
     share = torch.maximum(share, 1 - share)
     other = torch.randperm(len(images), device=images.device)
     s = share[:, None, None, None].to(images.dtype)
-    return s * images + (1 - s) * images[other], Others(labels[other], 1 - share)
+    return s * images + (1 - s) * images[other], MixupTargets(labels[other], 1 - share)
 
 
 def gradient_norms(model: nn.Module) -> tuple[list[str], Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from capsella.data import LabelledImages, batches, evenly
-from capsella.losses import LossOptions, count_errors, strongest, total_loss
+from capsella.losses import LossOptions, count_errors, predicted_classes, total_loss
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
 from capsella.training.checkpoint import EpochRow, Progress
@@ -42,7 +42,7 @@ def validate(
         total += float(total_loss(output, pixels, labels, loss, parts=parts).total) * len(labels)
         errors += count_errors(output.activations, labels)
         counts += labels.flatten().bincount(minlength=len(counts))
-        correct += labels[strongest(output.activations, labels) == labels].bincount(minlength=len(correct))
+        correct += labels[predicted_classes(output.activations, labels) == labels].bincount(minlength=len(correct))
     recall = (correct / counts)[counts > 0]
     return Validation(total / len(images), 100 * errors / len(images), 100 * (1 - float(recall.double().mean())))
 

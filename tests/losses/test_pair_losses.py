@@ -10,8 +10,8 @@ from capsella.losses import (
     count_errors,
     margin_loss,
     multi_hot,
+    predicted_classes,
     sigmoid_cross_entropy,
-    strongest,
     total_loss,
 )
 from capsella.types import Output
@@ -71,9 +71,9 @@ def test_each_capsule_is_to_draw_its_own_image() -> None:
 
 
 def test_strongest_stands_beside_its_label() -> None:
-    assert strongest(ACTIVATIONS, LABELS).tolist() == [[0, 2], [3, 1], [2, 0]]
-    assert strongest(ACTIVATIONS, LABELS.flip(1)).tolist() == [[2, 0], [1, 3], [2, 0]]
-    assert strongest(ACTIVATIONS, LABELS[:, 0]).tolist() == [0, 3, 2]
+    assert predicted_classes(ACTIVATIONS, LABELS).tolist() == [[0, 2], [3, 1], [2, 0]]
+    assert predicted_classes(ACTIVATIONS, LABELS.flip(1)).tolist() == [[2, 0], [1, 3], [2, 0]]
+    assert predicted_classes(ACTIVATIONS, LABELS[:, 0]).tolist() == [0, 3, 2]
 
 
 def test_a_pair_is_right_only_if_both_classes_are() -> None:
