@@ -144,18 +144,18 @@ def images_matrix_capsnet() -> Recipe:
 
 @register_recipe
 def images_backbone_capsules() -> Recipe:
-    """Class capsules on a pretrained backbone (--backbone), for a folder of images with one subfolder per class.
+    """Class capsules on a pretrained backbone (backbone=RUN), for a folder of images with one subfolder per class.
 
-    The backbone is frozen. To train it too, give --fine-tune and a tenth of the learning rate.
+    The backbone is frozen. To train it too, give fine_tune=True and a tenth of the learning rate.
     """
     return _on_backbone("stem_capsules", LossOptions())
 
 
 @register_recipe
 def images_backbone_linear() -> Recipe:
-    """A linear layer on a pretrained backbone (--backbone), for a folder of images with one subfolder per class.
+    """A linear layer on a pretrained backbone (backbone=RUN), for a folder of images with one subfolder per class.
 
-    The backbone is frozen. To train it too, give --fine-tune and a tenth of the learning rate.
+    The backbone is frozen. To train it too, give fine_tune=True and a tenth of the learning rate.
     """
     return _on_backbone("stem_linear", LossOptions(name="cross_entropy"))
 

@@ -209,8 +209,8 @@ def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int 
     if not is_run and backbone not in list_models():
         is_gone = "/" in backbone and not Path(backbone).exists()
         rule = "be a name on the Hugging Face hub, a folder with a backbone, a run, or a registered network"
-        hint = "there is no such folder: put it back, or give another with --backbone" if is_gone else ""
-        raise ArgumentError("backbone", rule, backbone, hint or "give one with --backbone")
+        hint = "there is no such folder: put it back, or name another" if is_gone else "give one as backbone=RUN"
+        raise ArgumentError("backbone", rule, backbone, hint)
     if stage is not None:
         raise ArgumentError("stage", "be None: this backbone has no stages to choose from", stage)
     with torch.device("cpu"):

@@ -214,7 +214,7 @@ def _read_errors(name: str) -> Iterator[None]:
         raise CapsellaError(
             f"backbone {name}: there is no such folder or registered network here, and the Hugging Face hub does not "
             f"have it or cannot be reached: {first} With internet access, save a copy by `hf download {name} "
-            "--local-dir FOLDER`; then give --backbone FOLDER"
+            "--local-dir FOLDER`; then name FOLDER"
         ) from error
 
 
