@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         PairData,
         data_from,
     )
-    from capsella.data.pairs import Overlap, PairSet, drawing_speed, overlap
+    from capsella.data.pairs import Overlap, PairSet, overlap
     from capsella.data.reading import read_image
     from capsella.data.scan import FolderSummary, inspect_folder
     from capsella.data.splits import LabelledImages, Splits, SplitTable, read_split_file, single_images

@@ -10,9 +10,9 @@ from capsella.data.images import Batch
 from capsella.data.splits import LabelledImages
 from capsella.errors import check_minimum
 
+# An image of a rare class is drawn at most this many times as often as in a pass over all images. With more, the
+# network would learn a handful of images by heart.
 MOST_REPEATS = 5
-"""An image of a rare class is drawn at most this many times as often as in a pass over all images: more would have the
-network learn a handful of images by heart."""
 
 
 def batches(
@@ -51,9 +51,9 @@ def _batches(
 
 
 def epoch_batches(order: Int64[Tensor, " k"], size: int, devices: int = 1) -> list[Int64[Tensor, " b"]]:
-    """An epoch's indices in batches of `size`; a rest of fewer than two images a device joins the batch before it.
+    """Divide an epoch's indices into batches; a rest of fewer than two images per device joins the last batch.
 
-    A batch normalisation behind maps of one pixel cannot take an image alone, nor can a device be left without any.
+    Batch norm behind maps of one pixel cannot take a single image, and no device may be left without images.
 
     >>> [len(batch) for batch in epoch_batches(torch.arange(9), 4)]
     [4, 5]
@@ -65,7 +65,7 @@ def epoch_batches(order: Int64[Tensor, " k"], size: int, devices: int = 1) -> li
 
 
 def evenly(number: int, most: int) -> Int64[Tensor, " k"]:
-    """Indices of at most so many of a number of things, evenly spread: sets are often sorted by class.
+    """Return at most `most` of `number` indices, evenly spread, because sets are often sorted by class.
 
     >>> evenly(5, 3).tolist(), evenly(2, 3).tolist()
     ([0, 2, 4], [0, 1])
@@ -74,16 +74,16 @@ def evenly(number: int, most: int) -> Int64[Tensor, " k"]:
 
 
 def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> Int64[Tensor, " k"]:
-    """Indices of an epoch: all of `images` once in random order; or `wanted` draws from them, each from all."""
+    """Return the indices of an epoch: all images once in random order, or `wanted` draws with replacement."""
     if wanted is None:
         return torch.randperm(images, generator=generator)
     return torch.randint(images, (wanted,), generator=generator)
 
 
 def even_shares(counts: Sequence[int], most_repeats: float = MOST_REPEATS) -> list[float]:
-    """The share of the draws that each class gets: even, but no image more than `most_repeats` times its usual share.
+    """Return the fraction of draws for each class: even, but no image more than `most_repeats` times as often as usual.
 
-    What a small class does not take goes evenly to the others.
+    What a small class does not use is divided evenly among the others.
 
     >>> [round(share, 3) for share in even_shares([160, 80, 10])]
     [0.4, 0.4, 0.2]
@@ -103,14 +103,14 @@ def balanced_order(
     generator: torch.Generator,
     most_repeats: float = MOST_REPEATS,
 ) -> Int64[Tensor, " k"]:
-    """Indices of an epoch in which each class has its share by `even_shares`, in random order.
+    """Return the indices of an epoch with the fractions of `even_shares` for the classes, in random order.
 
-    No image of a class comes twice more often than another of it: which of a large class are left out is drawn anew.
+    The images of a class are drawn equally often, up to one draw; images of a large class to leave out are drawn anew.
 
     Args:
         labels: the class of each training image.
-        wanted: draws; None for as many as there are images.
-        generator: where the randomness comes from.
+        wanted: number of draws; None for the number of images.
+        generator: source of random numbers.
         most_repeats: as in `even_shares`.
     """
     shares = torch.tensor(even_shares(labels.bincount().tolist(), most_repeats), dtype=torch.float64)

@@ -28,7 +28,7 @@ _STATED = ((340, 341), (280, 281))  # SMinSampleValue and SMaxSampleValue, of an
 
 
 def depth_of(image: ImageFile.ImageFile) -> str | None:
-    """What an opened image, not loaded yet, holds in place of 8 bits a channel, as "16 bits"; None for 8 bits.
+    """Return what an opened image, not loaded yet, has in place of 8 bits per channel, e.g. "16 bits"; None for 8 bits.
 
     Raises:
         CapsellaError: 8 bits with a sign.
@@ -41,13 +41,13 @@ def depth_of(image: ImageFile.ImageFile) -> str | None:
         return "32 bits" if image.format == "TIFF" and _tag(image, _BITS_PER_SAMPLE) == 32 else "16 bits"
     if image.mode.startswith("I;"):
         return f"{_tag(image, _BITS_PER_SAMPLE) or 16} bits"
-    deep = image.format in ("PNG", "TIFF") and any(";16" in _raw_mode(tile) for tile in image.tile)
+    deep = image.format in ("PNG", "TIFF") and any(";16" in raw_mode(tile) for tile in image.tile)
     deep = deep or (image.format == "TIFF" and (_tag(image, _BITS_PER_SAMPLE) or 8) > 8)  # planes, as R, G and B
     return "16 bits" if deep else None
 
 
 def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
-    """The values of a file for which `depth_of` is not None, turned upright: [h w] grey or [h w 3] colour.
+    """Read the values of a file for which `depth_of` is not None, upright: [h w] grey or [h w 3] colour.
 
     Raises:
         CapsellaError: transparent or of four colours, white stored as 0, or a value that is no finite number.
@@ -57,11 +57,11 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
         image.filename = ""  # no memory map, as in `opened`
         colour = not image.mode.startswith(("I", "F"))
         if colour and _tag(image, _PLANES) == 2:
-            raise CapsellaError("it stores red, green and blue apart, with 16 bits a channel; save it interleaved")
-        if colour and {_raw_mode(tile) for tile in image.tile} - _OTHER_ORDER.keys():
-            raise CapsellaError("neither grey nor RGB, with 16 bits a channel; save it without transparency")
+            raise CapsellaError("it stores red, green and blue apart, with 16 bits per channel; save it interleaved")
+        if colour and {raw_mode(tile) for tile in image.tile} - _OTHER_ORDER.keys():
+            raise CapsellaError("neither grey nor RGB, with 16 bits per channel; save it without transparency")
         if image.has_transparency_data:
-            raise CapsellaError("it has 16 bits a channel and transparency; save it without")
+            raise CapsellaError("it has 16 bits per channel and transparency; save it without")
         if _tag(image, _COLOURS) == 0:
             raise CapsellaError("it stores white as 0, with 16 bits; save it with black as 0")
         values = np.asarray(ImageOps.exif_transpose(image))
@@ -81,20 +81,20 @@ def _lower_bytes(file: Path | BytesIO) -> UInt8[np.ndarray, "h w 3"]:
 
 
 def _other_order(tile: ImageFile._Tile) -> str | tuple[Any, ...]:
-    """How Pillow is to read the tile in the other byte order."""
-    raw = _OTHER_ORDER[_raw_mode(tile)]
+    """Return the arguments by which Pillow reads a tile in the other byte order."""
+    raw = _OTHER_ORDER[raw_mode(tile)]
     return (raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw
 
 
 def to_8_bits(values: Shaped[np.ndarray, "h w *c"], value_range: ValueRange) -> UInt8[np.ndarray, "h w *c"]:
-    """Values as 8 bits a channel: the range's ends become 0 and 255, rounded to the nearest between them."""
+    """Convert values to 8 bits: the ends of the range become 0 and 255, values between are rounded to the nearest."""
     low, high = value_range
     scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
     return np.rint(scaled.clip(0, 255)).astype(np.uint8)
 
 
 def stated_range(image: Image.Image) -> ValueRange | None:
-    """The range that a TIFF file states: its smallest and largest values, or fewer than 16 bits."""
+    """Return the range that a TIFF file states, as its smallest and largest values, or by fewer than 16 bits."""
     for lowest, highest in _STATED:
         low, high = _tag(image, lowest), _tag(image, highest)
         if high is not None:
@@ -104,7 +104,7 @@ def stated_range(image: Image.Image) -> ValueRange | None:
 
 
 def _tag(image: Image.Image, number: int) -> float | None:
-    """A TIFF tag's value; of one value a channel, the largest."""
+    """Return a TIFF tag's value; the largest of several."""
     value = getattr(image, "tag_v2", {}).get(number)
     if isinstance(value, bytes):  # numbers of one byte each, as Pillow hands them over
         value = tuple(value)
@@ -113,6 +113,6 @@ def _tag(image: Image.Image, number: int) -> float | None:
     return None if value is None else float(value)
 
 
-def _raw_mode(tile: ImageFile._Tile) -> str:
-    """How a file stores its pixels, in Pillow's words, as "RGB;16B"."""
+def raw_mode(tile: ImageFile._Tile) -> str:
+    """Return how a file stores its pixels, in Pillow's terms, e.g. "RGB;16B"."""
     return str(tile.args[0] if isinstance(tile.args, tuple) and tile.args else tile.args)

@@ -36,9 +36,9 @@ class ImageSet:
     labels: Int64[Tensor, " n"]
     """[n], the index of each image's class in `classes`."""
     classes: tuple[str, ...]
-    """Names of the classes; a class may have no image here (a test set may lack a rare one)."""
+    """Names of the classes; a test set may have no image of a rare one."""
     files: tuple[str, ...] | None = None
-    """Where each image came from, as read, or None where the source has no file names."""
+    """The file of each image, or None."""
     metadata: dict[str, Shaped[Tensor, " n"]] = field(default_factory=dict)
     """More numbers for each image. `group`: images of one group (a patient, a photograph) stay in one split. `copies`:
     groups that also join copies of an image. `toy`: images of one toy may be in two splits, but are no independent
@@ -52,7 +52,7 @@ class ImageSet:
         for name, values in self.metadata.items():
             if values.shape != (len(self.images),):
                 raise ValueError(
-                    f"metadata {name!r}: must be one number an image, "
+                    f"metadata {name!r}: must be one number for each image, "
                     f"got shape {tuple(values.shape)} for {len(self.images)} images"
                 )
 
@@ -61,7 +61,7 @@ class ImageSet:
 
     @property
     def group(self) -> Int64[Tensor, " n"] | None:
-        """The number of each image's patient, photograph or toy; None where every image stands for itself."""
+        """The number of each image's patient, photograph or toy; None if images are independent."""
         return self.metadata.get("group", self.metadata.get("toy"))
 
     @property
@@ -75,16 +75,16 @@ class ImageSet:
         return self.images.shape[2], self.images.shape[3]
 
     def counts(self) -> dict[str, int]:
-        """Number of images of each class, zero included."""
+        """Count the images of each class, zero included."""
         counts = torch.bincount(self.labels, minlength=len(self.classes)).tolist()
         return dict(zip(self.classes, counts, strict=True))
 
     def take(self, indices: Integer[Tensor, " b"]) -> Batch:
-        """The images at `indices` and their labels."""
+        """Return the images at `indices` and their labels."""
         return Batch(self.images[indices], self.labels[indices])
 
     def subset(self, indices: Integer[Tensor, " k"] | Sequence[int]) -> "ImageSet":
-        """The images at `indices`, in that order, with everything that belongs to them.
+        """Return the images at `indices`, in that order, with all that belongs to them.
 
         Raises:
             IndexError: an index lies outside the set.
@@ -103,7 +103,7 @@ class ImageSet:
         )
 
     def of_classes(self, names: Sequence[str]) -> "ImageSet":
-        """The images of these classes alone, numbered in the order of `names`.
+        """Return the images of some classes, numbered in the order of `names`.
 
         Raises:
             ValueError: a name is none of the classes.
@@ -118,9 +118,9 @@ class ImageSet:
 
 
 def join(sets: Sequence[ImageSet]) -> ImageSet:
-    """One set after the other; they must have the same classes, channels and size.
+    """Concatenate sets of the same classes, channels and size.
 
-    File names, and each kind of metadata, are kept where every set has them.
+    File names, and each kind of metadata, are kept if every set has them.
 
     Raises:
         ValueError: no sets, or sets of other classes, channels or size.
@@ -136,7 +136,9 @@ def join(sets: Sequence[ImageSet]) -> ImageSet:
         images=torch.cat([images.images for images in sets]),
         labels=torch.cat([images.labels for images in sets]),
         classes=sets[0].classes,
-        files=None if any(one.files is None for one in sets) else tuple(f for one in sets for f in one.files or ()),
+        files=None
+        if any(images.files is None for images in sets)
+        else tuple(f for images in sets for f in images.files or ()),
         metadata={name: torch.cat([images.metadata[name] for images in sets]) for name in common},
     )
 

@@ -1,10 +1,9 @@
-"""Two images overlaid: MultiMNIST and its like, drawn from a seed when they are asked for, never a file.
+"""Pairs of overlaid images, e.g. MultiMNIST, drawn from a seed when they are used.
 
-Pair k of a set follows from (seed, k) alone. Millions of them therefore take no room, any of them can be had in any
-order, and a resumed training sees what an unbroken one does.
+Pair k of a set depends on (seed, k) alone. Millions of pairs therefore take no memory, can be used in any order, and
+a resumed training sees the same pairs as an unbroken one.
 """
 
-import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -32,21 +31,21 @@ class PairSet:
     """
 
     source: ImageSet
-    """Where both images of a pair come from: light on black, one channel."""
+    """Source of both images of a pair: light on black, one channel."""
     number: int
-    """How many pairs there are."""
+    """Number of pairs."""
     seed: int = 0
     """The same seed gives the same pairs on every machine."""
     shift: int = 4
-    """Most pixels that each image moves in each direction; the canvas is larger than an image by twice as much."""
+    """Maximum shift of each image in pixels, in each direction; the canvas is larger by twice as much."""
     chosen: Int64[Tensor, " k"] | None = None
-    """Which of the pairs a subset holds; None for all."""
+    """The pairs of a subset; None for all."""
     channels: ClassVar[int] = 1
     """Grey."""
     files: ClassVar[None] = None
-    """Pairs have none."""
+    """Pairs have no file names."""
     group: ClassVar[None] = None
-    """Nor groups."""
+    """Pairs have no groups."""
 
     def __post_init__(self) -> None:
         if self.source.channels != 1:
@@ -72,7 +71,7 @@ class PairSet:
 
     @property
     def metadata(self) -> dict[str, Shaped[Tensor, " n"]]:
-        """Nothing more is known of a pair."""
+        """Pairs have no metadata."""
         return {}
 
     @property
@@ -81,15 +80,15 @@ class PairSet:
         return self.source.labels[self.draw(torch.arange(len(self))).members]
 
     def counts(self) -> dict[str, int]:
-        """Number of source images of each class, of which the pairs are made."""
+        """Count the source images of each class."""
         return self.source.counts()
 
     def subset(self, indices: Integer[Tensor, " k"]) -> "PairSet":
-        """The pairs at `indices`, in that order."""
+        """Return the pairs at `indices`, in that order."""
         return replace(self, chosen=indices if self.chosen is None else self.chosen[indices])
 
     def take(self, indices: Integer[Tensor, " b"]) -> Batch:
-        """The pairs at `indices`: overlaid [b 1 h w], labels [b 2], and both images alone on the canvas [b 2 1 h w]."""
+        """Return pairs: overlaid [b 1 h w], labels [b 2], and both images alone on the canvas [b 2 1 h w]."""
         drawn = self.draw(indices)
         parts = self.parts(drawn)
         first, second = parts.unbind(1)
@@ -97,12 +96,12 @@ class PairSet:
         return Batch(overlaid, self.source.labels[drawn.members], parts)
 
     def parts(self, drawn: "Drawn") -> UInt8[Tensor, "b 2 1 h w"]:
-        """The two images of each pair, each alone on the canvas."""
+        """Return the two images of each pair, each alone on the canvas."""
         images = self.source.images[drawn.members.flatten()]
         return place(images, drawn.corners.flatten(0, 1), self.image_size).unflatten(0, (len(drawn.members), 2))
 
     def draw(self, indices: Integer[Tensor, " b"]) -> "Drawn":
-        """Which images the pairs at `indices` are made of, and where on the canvas each lies."""
+        """Return the images that the pairs at `indices` are made of, and their positions on the canvas."""
         numbers = (indices if self.chosen is None else self.chosen[indices]).numpy()
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.number:
             raise IndexError(f"indices: must be from 0 to {self.number - 1}, got {numbers.min()} to {numbers.max()}")
@@ -140,7 +139,7 @@ class Drawn(NamedTuple):
 def place(
     images: UInt8[Tensor, "b c h w"], corners: Int64[Tensor, "b 2"], size: tuple[int, int]
 ) -> UInt8[Tensor, "b c height width"]:
-    """Each image on a black canvas of `size`, its top left pixel at its row and column in `corners`."""
+    """Place each image on a black canvas of `size`, with its top left pixel at its row and column in `corners`."""
     batch, channels, height, width = images.shape
     canvas = images.new_zeros(batch, channels, *size)
     # Every possible place as a view [b c tops lefts h w], of which each image fills one.
@@ -150,9 +149,9 @@ def place(
 
 
 def random_numbers(seed: int, positions: Int64[np.ndarray, " n"], draws: int) -> UInt64[np.ndarray, "draws n"]:
-    """SplitMix64 (Steele, Lea, Flood 2014) as a function: `draws` random numbers of 64 bits for each position.
+    """Return `draws` random numbers of 64 bits for each position, by SplitMix64 (Steele, Lea, Flood 2014).
 
-    NumPy's and torch's generators give numbers one after the other; these are had at any position at once.
+    Unlike NumPy's and torch's generators, it gives the numbers at any position at once.
     """
     key = _mix(np.array([seed + 1], np.uint64) * _GOLDEN)
     step = positions.astype(np.uint64) * np.uint64(draws) + np.arange(1, draws + 1, dtype=np.uint64)[:, None]
@@ -169,10 +168,10 @@ def _mix(z: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
 
 
 class Overlap(NamedTuple):
-    """How much the two images of a pair cover each other, as means over pairs.
+    """Overlap of the two images of a pair, as means over pairs.
 
-    images: share of an image's area, its black margin included, that lies under the other image.
-    boxes: share of the smaller digit's bounding box that lies in the other's; a box is the least that holds all light.
+    images: fraction of an image's area, its black margin included, that lies under the other image.
+    boxes: fraction of the smaller digit's bounding box that lies in the other's.
     """
 
     images: float
@@ -199,23 +198,8 @@ def overlap(pairs: PairSet, sample: int = 10_000) -> Overlap:
     )
 
 
-def drawing_speed(pairs: PairSet, batch: int = 128, seconds: float = 0.5) -> float:
-    """Pairs a second of processor time, all its threads together, drawn at random in batches as a training takes them.
-
-    Raises:
-        ValueError: `batch` below 1, or `seconds` not above 0.
-    """
-    if batch < 1 or not seconds > 0:
-        raise ValueError(f"batch, seconds: must be at least 1 and above 0, got {batch} and {seconds}")
-    drawn, begun = 0, time.process_time()
-    while (taken := time.process_time() - begun) < seconds:
-        pairs.take(torch.randint(len(pairs), (batch,)))
-        drawn += batch
-    return drawn / taken
-
-
 def _boxes(parts: UInt8[Tensor, "b 2 1 h w"]) -> Int64[Tensor, "b 2 axes ends"]:
-    """First and last + 1 row and column with any light, of each image; 0 and 0 for a black one."""
+    """Return the first and last + 1 row and column with any light; 0 and 0 for a black image."""
     ends = []
     for axis in (4, 3):  # over columns for rows, over rows for columns
         light = parts.amax((2, axis)) > 0

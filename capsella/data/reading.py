@@ -5,6 +5,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -12,26 +13,32 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import ExifTags, Image, ImageFile, ImageOps
+from PIL import ExifTags, Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from capsella.data.cell_crop import cut_cell
-from capsella.data.deep_values import FORMATS, depth_of, read_values, to_8_bits
+from capsella.data.deep_values import FORMATS, depth_of, raw_mode, read_values, to_8_bits
 from capsella.environment import free_memory
 from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
 from capsella.image_options import CellCut, ValueRange, check_range
 from capsella.progress import tracked
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
-MOST_PIXELS = 80_000_000
-"""A file that unpacks to more pixels is refused: a small file can hold enough of them to exhaust the memory."""
-MOST_BYTES = 400_000_000
-"""A larger file is refused: `MOST_PIXELS` of four bytes are 320,000,000, and what else a file holds is read as well."""
+MAX_PIXELS = 80_000_000  # a small file can unpack to enough pixels to exhaust the memory
+MAX_BYTES = 400_000_000  # MAX_PIXELS of four bytes are 320,000,000
 
 ImageCallback = Callable[[Image.Image], object]
 _RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
 _SHOW_PROGRESS_FROM = 2_000
-_MOST_NAMED = 10  # broken files in an error
+_MAX_NAMED = 10  # broken files in an error
+_GREY_BITS = {"L;2": 2, "L;4": 4}
+_OTHER_FORMATS = {  # position and bytes in a file, and what it then is
+    "an AVIF file": ((4, b"ftypavif"), (4, b"ftypavis")),
+    "a HEIC file": ((4, b"ftyphei"), (4, b"ftyphev"), (4, b"ftypmif1"), (4, b"ftypmsf1")),
+    "a JPEG XL file": ((0, b"\xff\x0a"), (4, b"JXL ")),
+    "a JPEG 2000 file": ((4, b"jP  "),),
+    "a TIFF file of numbers that are not read, e.g. floating-point numbers of 64 bits": ((0, b"II*\0"), (0, b"MM\0*")),
+}
 
 
 def read_image(
@@ -41,29 +48,29 @@ def read_image(
     value_range: ValueRange | None = None,
     cut: CellCut | None = None,
 ) -> UInt8[Tensor, "c h w"]:
-    """Read one PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright as its EXIF data say.
+    """Read a PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright by its EXIF data, in sRGB colours.
 
     Grey stays one channel, everything else, and every GIF, becomes RGB; transparent pixels become black.
 
     Args:
         path: the file.
-        size: (height, width) to resize to, or None to keep the image's own: the centre of the image is cropped to
-            that aspect ratio and resized with Pillow's antialiased bicubic filter.
-        channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the image's own.
-        value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits a channel; a file of
-            8 bits is taken as it is.
-        cut: cuts out the stained cell in place of the centre, see `cut_cell`; with a `size`.
+        size: (height, width) to resize to, or None to keep the size. The centre of the image is cropped to
+            the aspect ratio and resized with Pillow's antialiased bicubic filter.
+        channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the channels.
+        value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits per channel. Files of
+            8 bits are used unchanged.
+        cut: crop the stained cell in place of the centre, see `cut_cell`; needs a size.
 
     Returns:
         [c h w], 0..255.
 
     Raises:
         CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, larger than
-            `MOST_PIXELS` or `MOST_BYTES`, or no file but a folder, a pipe, a device; or it has more than 8 bits a
-            channel, and there is no `value_range`; or it shows no stained cell to be cut out.
-        ValueError: `size`, `channels`, `value_range` or `cut` cannot be.
+            `MAX_PIXELS` or `MAX_BYTES`, or a folder, a pipe or a device; or it has more than 8 bits per channel and
+            `value_range` is None; or it shows no stained cell to crop.
+        ArgumentError: an invalid size, number of channels, range or crop.
     """
-    check_argument(channels in (1, 3, None), "be 1, 3 or None, as no file holds a stereo pair", channels=channels)
+    check_argument(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
     check_argument(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
     check_range(value_range)
     check_argument(size is not None or cut is None, "be None without a size", cut=cut)
@@ -79,24 +86,27 @@ def decode(
     cut: CellCut | None = None,
     callback: ImageCallback | None = None,
 ) -> UInt8[Tensor, "c h w"]:
-    """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it.
+    """Decode an image file, or the bytes of one, like `read_image`.
 
-    `callback` is called with the upright image, before it is converted and resized.
+    Args:
+        file, size, channels, value_range, cut: as for `read_image`.
+        name: the file's name in errors.
+        callback: called with the upright image, before it is converted and resized.
     """
     with opened(file, name) as image:
         depth = depth_of(image)
         if callback is not None:
             callback(ImageOps.exif_transpose(image))
         if depth is None:
-            if image.format == "GIF":  # whose greys are colours of a palette, too, or not, as the writer chose
+            if image.format == "GIF":  # whether greys are stored as colours of a palette is the writer's choice
                 channels = channels or 3
             image.load()
-            _warn_of_the_unseen(image, name)
-            return to_tensor(ImageOps.exif_transpose(image), size, channels, cut)
+            _warn_if_invisible(image, name)
+            return to_tensor(_in_srgb(ImageOps.exif_transpose(image)), size, channels, cut)
         if value_range is None:
             raise CapsellaError(
-                f"it has {depth} a channel, and no range says which values are black and white; give one, "
-                "as --range 0 4095, or save it with 8 bits"
+                f"it has {depth} per channel, and no range says which values are black and white; set one, "
+                "e.g. --range 0 4095, or save it with 8 bits"
             )
         return to_tensor(Image.fromarray(to_8_bits(read_values(file), value_range)), size, channels, cut)
 
@@ -127,10 +137,10 @@ def measure_loss(
 
 @contextmanager
 def opened(file: Path | BytesIO, name: str) -> Iterator[ImageFile.ImageFile]:
-    """An image file of which the header is read and checked; `name` is what errors call it.
+    """Open an image file and check its header; `name` is the file's name in errors.
 
     Raises:
-        CapsellaError: as `read_image` does, here and where the image is used.
+        CapsellaError: as `read_image`, here and while the image is used.
     """
     try:
         if isinstance(file, Path):
@@ -138,42 +148,92 @@ def opened(file: Path | BytesIO, name: str) -> Iterator[ImageFile.ImageFile]:
         with Image.open(file, formats=FORMATS) as image:
             image.filename = ""  # no memory map: Pillow maps a TIFF that lies on its side with the wrong row length
             _check_header(image)
+            _scale_transparent_level(image)
             yield image
     except FileNotFoundError:
         raise CapsellaError(f"{name}: no such file") from None
     except MemoryError:
         raise
     except Exception as error:  # decoders raise errors of every kind on damaged bytes
-        raise CapsellaError(f"{name}: cannot be read as an image ({error or type(error).__name__})") from error
+        reason = _other_format(file) if isinstance(error, UnidentifiedImageError) else ""
+        reason = reason or str(error) or type(error).__name__
+        raise CapsellaError(f"{name}: cannot be read as an image ({reason})") from error
 
 
 def _check_file(file: Path) -> None:
-    """Before anything is read: a pipe would be waited for without end, a device never ends."""
+    # Before anything is read: a pipe would block without end, a device never ends.
     status = file.stat()
     if stat.S_ISDIR(status.st_mode):
-        os.scandir(file).close()  # a walk names a folder as a file where it cannot list it; the reason is this error
+        os.scandir(file).close()  # a folder that cannot be listed raises the reason
         raise CapsellaError("it is a folder")
     if not stat.S_ISREG(status.st_mode):
-        raise CapsellaError("it is a pipe or a device, no file")
+        raise CapsellaError("it is a pipe or a device, not a file")
     if status.st_size == 0:
         raise CapsellaError("the file is empty")
-    if status.st_size > MOST_BYTES:
-        raise CapsellaError(f"{status.st_size:,} bytes; at most {MOST_BYTES:,} are read")
+    if status.st_size > MAX_BYTES:
+        raise CapsellaError(f"{status.st_size:,} bytes; at most {MAX_BYTES:,} are read")
 
 
 def _check_header(image: Image.Image) -> None:
     width, height = image.size
-    if width * height > MOST_PIXELS:
-        raise CapsellaError(f"{width}×{height} pixels; at most {MOST_PIXELS:,} are read")
+    if width * height > MAX_PIXELS:
+        raise CapsellaError(f"{width}×{height} pixels; at most {MAX_PIXELS:,} are read")
     pages = getattr(image, "n_frames", 1) if image.format in ("TIFF", "PNG", "GIF", "WEBP") else 1
     if pages > 1:
-        raise CapsellaError(f"it holds {pages} pages or pictures; save each as a file of its own")
+        raise CapsellaError(f"it has {pages} pages or pictures; save each as a file of its own")
+
+
+def _scale_transparent_level(image: ImageFile.ImageFile) -> None:
+    # Pillow scales the levels of a grey PNG of 2 or 4 bits to 8 bits, but not the level that is transparent.
+    level = image.info.get("transparency")
+    if image.format == "PNG" and isinstance(level, int) and image.tile:
+        bits = _GREY_BITS.get(raw_mode(image.tile[0]), 8)
+        image.info["transparency"] = level * 255 // (2**bits - 1)
+
+
+def _other_format(file: Path | BytesIO) -> str:
+    """Return what a file is that is named like an image, with a remedy; "" if it is unknown."""
+    start = file.getvalue()[:32] if isinstance(file, BytesIO) else file.open("rb").read(32)
+    for what, marks in _OTHER_FORMATS.items():
+        if any(start[position:].startswith(mark) for position, mark in marks):
+            return f"it is {what}; save it as PNG, or as TIFF with 8, 16 or 32 bits"
+    return ""
+
+
+def _in_srgb(image: Image.Image) -> Image.Image:
+    """Convert colours by the image's colour profile, as viewers and browsers do."""
+    profile = image.info.get("icc_profile")
+    if not profile or image.mode not in ("RGB", "RGBA", "P"):
+        return image
+    transform = _srgb_transform(profile)
+    if transform is None:
+        return image
+    image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    converted = ImageCms.applyTransform(image.convert("RGB"), transform)
+    assert converted is not None  # None is for transforms in place
+    if image.mode == "RGBA":
+        converted.putalpha(image.getchannel("A"))
+    return converted
+
+
+@lru_cache(maxsize=32)
+def _srgb_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
+    """Return the transform from a profile to sRGB; None for sRGB itself, and for a profile that cannot be used."""
+    try:
+        source, srgb = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.createProfile("sRGB")
+        transform = ImageCms.buildTransform(source, srgb, "RGB", "RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return None
+    levels = np.arange(0, 256, 51)
+    colours = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(36, 6, 3).astype(np.uint8)
+    converted = np.asarray(ImageCms.applyTransform(Image.fromarray(colours), transform))
+    return transform if np.abs(converted.astype(int) - colours).max() > 2 else None
 
 
 def to_tensor(
     image: Image.Image, size: tuple[int, int] | None, channels: int | None, cut: CellCut | None = None
 ) -> UInt8[Tensor, "c h w"]:
-    """Convert to grey or RGB, crop and resize as `read_image` says; channels and size that fit are left untouched."""
+    """Convert to grey or RGB, crop and resize like `read_image`; channels and size that fit are left unchanged."""
     image = _to_grey_or_rgb(image)
     own_channels = 1 if image.mode == "L" else 3
     if cut is not None and size is not None:
@@ -189,7 +249,6 @@ def to_tensor(
 
 
 def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
-    """Any mode of Pillow's that the formats use for 8 bits and fewer, to L or RGB."""
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
     return (_on_black(image) if image.has_transparency_data else image).convert(mode)
 
@@ -199,19 +258,19 @@ def _on_black(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
 
 
-def _warn_of_the_unseen(image: Image.Image, name: str) -> None:
-    """Once, of an image whose transparency leaves a single colour: as what is drawn in black on nothing."""
+def _warn_if_invisible(image: Image.Image, name: str) -> None:
+    """Warn once of an image that has a single colour without transparency, e.g. black ink on nothing."""
     if not image.has_transparency_data or (np.asarray(image.convert("RGBA").getchannel("A")) == 255).all():
         return
     if ((seen := np.asarray(_on_black(image))) == seen[0, 0]).all():
-        why = "as what is transparent becomes black; there may be more such files"
-        warn_once("unseen", f"{name}: nothing is left of it, {why}. Save them on a ground of another colour")
+        text = f"{name}: has a single colour once transparent pixels are black, and there may be more such files. "
+        warn_once("invisible", f"{text}Save them on a background of another colour")
 
 
 def resize_array(
     images: UInt8[np.ndarray, "n h w c"], size: tuple[int, int] | None, channels: int | None, cut: CellCut | None = None
 ) -> UInt8[Tensor, "n c2 h2 w2"]:
-    """Images that come as pixels, not as files: converted and resized as `read_image` does."""
+    """Convert and resize arrays of pixels like `read_image`."""
     height_width, own_channels = images.shape[1:3], images.shape[3]
     if (size in (None, height_width) and channels in (None, own_channels) and cut is None) or not len(images):
         return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
@@ -221,33 +280,33 @@ def resize_array(
 
 
 def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
-    """The images of 8 bits and in colour that can be read, upright."""
+    """Yield the readable images in colour of 8 bits, upright."""
     for file in files:
         try:
             with opened(file, str(file)) as image:
                 if depth_of(image) is None:
-                    found = _to_grey_or_rgb(ImageOps.exif_transpose(image))
-                    if found.mode == "RGB":
-                        yield found
-        except CapsellaError:  # it is named where all images are read
+                    converted = _to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
+                    if converted.mode == "RGB":
+                        yield converted
+        except CapsellaError:  # its error shows when all images are read
             continue
 
 
 def read_all(
     readers: Mapping[str, Callable[[], Tensor]], skip_broken: bool
 ) -> tuple[UInt8[Tensor, "n c h w"], list[int], list[CapsellaError]]:
-    """Call every reader, several at a time (Pillow decodes outside Python's lock), in order.
+    """Call every reader, several at a time, in order. Pillow decodes without Python's lock.
 
     Args:
-        readers: by what errors call their images.
+        readers: by the names of their images.
         skip_broken: leave out what cannot be read.
 
     Returns:
-        The images that could be read, their positions among `readers`, and the errors of the others.
+        The images, their positions among `readers`, and the errors of the others.
 
     Raises:
-        CapsellaError: some cannot be read, unless `skip_broken`; none can; they differ in channels or size; or all
-            together will not fit in memory.
+        CapsellaError: an image cannot be read, unless `skip_broken`; none can; they differ in channels or size; or all
+            together do not fit in memory.
     """
     images = torch.empty(0)
     shapes: dict[int, torch.Size] = {}  # by position
@@ -262,14 +321,14 @@ def read_all(
                 continue
             if not shapes:
                 check_memory(len(readers), (result.shape[1], result.shape[2]), result.shape[0])
-                images = result.new_empty(len(readers), *result.shape)  # each is written to its place, and let go
+                images = result.new_empty(len(readers), *result.shape)  # each is written to its place, and released
             if result.shape == images.shape[1:]:
                 images[len(shapes)] = result
             shapes[position] = result.shape
     finally:
         pool.shutdown(cancel_futures=True)
     if errors and not skip_broken:
-        raise _all_together(errors)
+        raise _joined_error(errors)
     names = list(readers)
     _check_shapes([*shapes.values()], [names[position] for position in shapes])
     return images[: len(shapes)], [*shapes], errors
@@ -282,44 +341,43 @@ def _attempt(reader: Callable[[], Tensor]) -> Tensor | CapsellaError:
         return error
 
 
-def _all_together(errors: Sequence[CapsellaError]) -> CapsellaError:
-    """One error that names what cannot be read."""
-    if len(errors) == 1:
-        return CapsellaError(f"{errors[0]}. Mend or remove it; --skip-broken leaves such files out")
-    more = f"; and {len(errors) - _MOST_NAMED} more" if len(errors) > _MOST_NAMED else ""
-    named = "; ".join(map(str, errors[:_MOST_NAMED]))
-    return CapsellaError(
-        f"{len(errors)} files cannot be read: {named}{more}. Mend or remove them; --skip-broken leaves such files out"
-    )
+def _joined_error(errors: Sequence[CapsellaError]) -> CapsellaError:
+    number = "" if len(errors) == 1 else f"{len(errors)} files cannot be read: "
+    more = f"; and {len(errors) - _MAX_NAMED} more" if len(errors) > _MAX_NAMED else ""
+    named = "; ".join(map(str, errors[:_MAX_NAMED]))
+    return CapsellaError(f"{number}{named}{more}. Repair or remove such files, or leave them out with --skip-broken")
 
 
 def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
-    """Raise `CapsellaError` where so many images of (height, width) do not fit into the memory that is free."""
+    """Check that this many images of (height, width) fit into the free memory.
+
+    Raises:
+        CapsellaError: they do not.
+    """
     height, width = size
-    needed = 2 * number * height * width * channels  # the images as they are read, and once more as they are parted
+    needed = 2 * number * height * width * channels  # the images as they are read, and once more as they are split
     free = free_memory()
     if free is not None and needed > free:
         raise CapsellaError(
             f"{pluralize(number, 'image')} of {height}×{width}×{channels} need {needed / 2**30:,.1f} GiB of memory to "
-            f"load, and {free / 2**30:,.1f} GiB are free; make them smaller, as with --size 64"
+            f"load, and {free / 2**30:,.1f} GiB are free; make them smaller, e.g. with --size 64"
         )
 
 
 def _check_shapes(shapes: Sequence[torch.Size], names: Sequence[str]) -> None:
-    """All images [c h w] have one size and one number of channels; names the first of each kind."""
     if not shapes:
         raise CapsellaError("there is no image that can be read")
     channels = [str(shape[0]) for shape in shapes]
-    _check_alike("numbers of channels", "all to grey or to colour, with --channels 1 or 3", channels, names)
+    _check_alike("numbers of channels", "--channels 1 or 3", channels, names)
     sides = [side for shape in shapes for side in shape[1:]]
-    remedy = f"one for all, as with --size 64 (their sides have from {min(sides)} to {max(sides)} pixels)"
+    remedy = f"e.g. --size 64 (sides have {min(sides)} to {max(sides)} pixels)"
     _check_alike("sizes (height×width)", remedy, [f"{shape[1]}×{shape[2]}" for shape in shapes], names)
 
 
 def _check_alike(what: str, remedy: str, values: Sequence[str], names: Sequence[str]) -> None:
     if len(set(values)) > 1:
         examples = [
-            f"{value} ({pluralize(values.count(value), 'image')}, as {names[values.index(value)]})"
+            f"{value} ({pluralize(values.count(value), 'image')}, e.g. {names[values.index(value)]})"
             for value in sorted(set(values))
         ]
-        raise CapsellaError(f"images must not have different {what}; set {remedy}. Got {', '.join(examples[:4])}")
+        raise CapsellaError(f"images have different {what}; set {remedy}. Got {', '.join(examples[:4])}")

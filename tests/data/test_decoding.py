@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from capsella.data.decoding import _in_processes, decode_files
-from capsella.data.reading import MOST_BYTES, read_image
+from capsella.data.reading import MAX_BYTES, read_image
 
 SIZE = (5, 7)
 
@@ -60,21 +60,21 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "loop.png").symlink_to("loop.png")
     (folder / "gone.png").symlink_to("nowhere.png")
     with open(folder / "large.png", "wb") as file:
-        file.truncate(MOST_BYTES + 1)  # takes no room on the disk
+        file.truncate(MAX_BYTES + 1)  # takes no room on the disk
     reasons = {
         "good.png": "",
         "bomb.png": "9400×9400 pixels; at most 80,000,000 are read",
         "comment.png": "cannot be read as an image (",
         "cut.jpg": "cannot be read as an image (",
         "cut.png": "cannot be read as an image (",
-        "deep.png": "it has 16 bits a channel, and no range says which values are black and white",
+        "deep.png": "it has 16 bits per channel",
         "empty.png": "the file is empty",
         "folder.png": "it is a folder",
         "gone.png": "no such file",
         "large.png": "400,000,001 bytes; at most 400,000,000 are read",
         "loop.png": "symbolic links",
-        "moving.gif": "it holds 2 pages or pictures",
-        "moving.png": "it holds 2 pages",
+        "moving.gif": "2 pages",
+        "moving.png": "2 pages",
         "pipe.png": "it is a pipe or a device",
         "text.png": "cannot identify image file",
         "wrong\nextension.jpg": "",

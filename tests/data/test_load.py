@@ -103,6 +103,11 @@ def test_a_contact_sheet_has_a_row_a_class():
         contact_sheet(images, per_class=0)
 
 
+def test_a_contact_sheet_of_large_images_has_thumbnails():
+    images = ImageSet(torch.zeros(20, 3, 600, 800, dtype=torch.uint8), torch.arange(20) % 2, ("a", "b"))
+    assert max(contact_sheet(images).size) < 1500
+
+
 @needs("mnist/train-images-idx3-ubyte.gz")
 def test_the_real_mnist():
     splits = load_data(NamedData("mnist"))

@@ -2,12 +2,13 @@
 
 import struct
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageCms
 
 from capsella.data import read_image, reading
 from capsella.data.deep_values import read_values
@@ -187,3 +188,61 @@ def test_images_that_do_not_fit_in_memory_are_refused_at_the_first(monkeypatch: 
     with pytest.raises(CapsellaError):
         reading.read_all({str(number): reader for number in range(300)}, skip_broken=False)
     assert len(read) < 200
+
+
+def grey_png(bits: int, levels: np.ndarray, key: int) -> bytes:
+    """A grey PNG of fewer than 8 bits, of which the level `key` is transparent."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    rows = np.unpackbits(levels[..., None].astype(np.uint8), axis=-1)[..., 8 - bits :].reshape(len(levels), -1)
+    body = b"".join(b"\0" + row.tobytes() for row in np.packbits(rows, axis=1))
+    head = struct.pack(">IIBBBBB", levels.shape[1], len(levels), bits, 0, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"tRNS", struct.pack(">H", key)), (b"IDAT", zlib.compress(body)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*content) for content in chunks)
+
+
+@pytest.mark.parametrize(("bits", "key"), [(1, 1), (2, 2), (4, 9), (8, 77)])
+def test_the_transparent_level_of_a_grey_png_becomes_black(tmp_path: Path, bits: int, key: int):
+    levels = np.add.outer(np.arange(16), np.arange(16)) % (1 << bits)
+    levels[0, 0] = key
+    (tmp_path / "a.png").write_bytes(grey_png(bits, levels, key))
+    expected = np.where(levels == key, 0, levels * 255 // ((1 << bits) - 1))
+    assert np.array_equal(read_image(tmp_path / "a.png")[0].numpy(), expected)
+
+
+def test_colour_profiles_are_converted_to_srgb(tmp_path: Path):
+    """An sRGB profile, and one whose red and blue primaries are swapped: stored red is shown as blue."""
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    swapped = srgb.replace(b"rXYZ", b"\0tmp").replace(b"bXYZ", b"rXYZ").replace(b"\0tmp", b"bXYZ")
+    alpha = Image.fromarray(np.dstack([RGB[..., ::-1], np.full(RGB.shape[:2], 255, np.uint8)]))
+    plain = read_image(save(tmp_path, "plain.png", Image.fromarray(RGB), icc_profile=srgb))
+    assert torch.equal(plain, torch.from_numpy(RGB).permute(2, 0, 1))
+    for picture in (Image.fromarray(np.ascontiguousarray(RGB[..., ::-1])), alpha):
+        shown = read_image(save(tmp_path, "swapped.png", picture, icc_profile=swapped))
+        assert (shown.int() - plain.int()).abs().max() <= 2
+    damaged = read_image(save(tmp_path, "damaged.png", Image.fromarray(RGB), icc_profile=b"no profile"))
+    assert torch.equal(damaged, plain)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\0\0\0\x20ftypavif\0\0\0\0", "AVIF"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "HEIC"),
+        (b"\xff\x0a" + bytes(40), "JPEG XL"),
+        (b"II*\0" + bytes(60), "TIFF"),
+    ],
+)
+def test_another_format_under_the_name_of_an_image_is_named(tmp_path: Path, content: bytes, what: str):
+    (tmp_path / "a.jpg").write_bytes(content)
+    with pytest.raises(CapsellaError, match=what):
+        read_image(tmp_path / "a.jpg")
+
+
+def test_a_webp_on_its_side_is_turned_upright(tmp_path: Path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = save(tmp_path, "a.webp", Image.fromarray(RGB), exif=exif, lossless=True)
+    assert torch.equal(read_image(path), torch.from_numpy(np.rot90(RGB, -1).copy()).permute(2, 0, 1))

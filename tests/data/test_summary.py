@@ -22,8 +22,8 @@ def splits(train, test):
 
 def test_small_classes_are_named_with_their_numbers():
     train, test = too_few(splits((10, 9, 9), (5, 4, 0)))
-    assert train == "fewer than 10 training images, too few to learn a class from: b (9), c (9)"
-    assert test == "fewer than 5 test images, too few to say how well a class is found: b (4), c (0)"
+    assert train.endswith("b (9), c (9)")
+    assert test.endswith("b (4), c (0)")
 
 
 @pytest.mark.parametrize(("largest", "is_named"), [(29, False), (30, True)])
@@ -31,8 +31,8 @@ def test_uneven_classes_are_named(largest, is_named):
     said = too_few(splits((20, largest, 20), (9, 9, 9)))
     assert bool(said) == is_named
     if is_named:
-        assert said[0].startswith("uneven classes: b has 1.5 times the training images of [red]; calling every image b")
-        assert "right for about 43 %" in said[0]
+        assert "b has 1.5 times" in said[0]
+        assert "43 %" in said[0]
 
 
 @pytest.mark.parametrize(("patients", "is_named"), [(4, True), (5, False)])
@@ -40,12 +40,11 @@ def test_few_groups_of_test_images_are_named(patients, is_named):
     enough = splits((14, 10, 12), (5, 5, 5))
     of = {"group": torch.arange(15) % patients}
     said = too_few(dataclasses.replace(enough, test=dataclasses.replace(enough.test, metadata=of)))
-    expected = "the test images are of 4 groups: they say little of others, whatever the interval (--folds"
-    assert [sentence.startswith(expected) for sentence in said] == [True] * is_named
+    assert ["4 groups" in sentence for sentence in said] == [True] * is_named
 
 
 @pytest.mark.parametrize(("images", "is_named"), [(5, False), (6, True)])
 def test_a_group_with_most_of_the_test_images_is_named(images, is_named):
     groups = np.array([*[0] * images, *range(1, 5), *range(1, 5), 1, 2][:15])
     said = few_groups(groups, np.zeros(15, int), ["red"])
-    assert said == ["one group has 40 % of the test images, so they say little of the others"] * is_named
+    assert ["40 %" in sentence for sentence in said] == [True] * is_named
