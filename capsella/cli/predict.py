@@ -1,7 +1,5 @@
 """`capsella predict`."""
 
-import io
-import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -100,10 +98,8 @@ def run(arguments: list[str]) -> None:
         with joined(options.place):
             summary = predict_on_cluster(load, options.paths, options.out.rstrip("/"), **work)
     else:
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a CSV table is UTF-8, whatever letters the terminal has
-            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
         out = None if options.out is None else Path(options.out)
-        work |= {"workers": options.workers, "overwrite": options.overwrite, "console": console(stderr=True)}
+        work |= {"workers": options.workers, "overwrite": options.overwrite, "progress": True}
         work |= {} if options.range is None else {"most_outside": 1.0}
         summary = predict_table(model, local, out, **work)
     lines = prediction_lines(summary, columns)

@@ -14,7 +14,6 @@ from capsella.evaluation.metrics import (
 from capsella.evaluation.ood import DetectionScore, OODReport, OODResult, OODSet, evaluate_ood, load_ood_set
 from capsella.evaluation.predict import (
     find_images,
-    image_files,
     passed_over,
     predict_files,
     predict_on_cluster,

@@ -17,7 +17,7 @@ from capsella.data.images import join
 from capsella.data.options import STAINED
 from capsella.data.reading import resize_array
 from capsella.errors import ArgumentError, CapsellaError, check_argument
-from capsella.evaluation.predict import image_files, scaled
+from capsella.evaluation.predict import find_images, scaled
 from capsella.evaluation.statistics import Groups, auc_interval, effective_sample_fraction, proportion_interval
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
@@ -309,7 +309,7 @@ def _source_options(name: str, model: ImageClassifier) -> DataOptions:
 
 
 def _load_folder(name: str, model: ImageClassifier, generator: torch.Generator) -> OODSet:
-    files = list(image_files([Path(name)]))
+    files = list(map(str, find_images([Path(name)])))
     few = [files[k] for k in torch.randperm(len(files), generator=generator)[:MOST].sort().values.tolist()]
     cut = None if model.cut is None else scaled(model.cut, [Path(name)])[0]
     chunks = decode_files(few, model.image_size, model.channels, model.value_range, cut)

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from capsella import ray_cluster
@@ -34,7 +32,7 @@ from capsella.losses import top_classes
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference, optimize_for_inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
-from capsella.training.metrics import progress_bar
+from capsella.progress import tracked
 from capsella.uncertainty import OODDetector
 
 LIST = ".txt"  # the ending of a file with a path per line
@@ -45,28 +43,21 @@ _MOST_WORKERS = 8
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
-    """Return the image files that `paths` name, as `image_files` does."""
-    return [Path(name) for name in image_files(paths)]
-
-
-def image_files(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the image files that `paths` name: files as given, folders in sorted order, each file once.
+    """Return the image files that `paths` name: files as given, folders in sorted order, each file once.
 
     A file that ends in .txt lists one path per line, relative to the working folder. In folders, files are chosen by
     their ending; hidden files and folders are skipped.
     """
-    seen: set[str] = set()
+    files: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise CapsellaError(f"{path}: there is no such file or folder")
-        names = list(map(str, _named_by(path)))
-        if not names:
+        named = list(_named_by(path))
+        if not named:
             skipped = "; ".join([f"the folder contains no image ({', '.join(ENDINGS)})", *passed_over([path])])
             raise CapsellaError(f"{path}: {skipped if path.is_dir() else 'the list is empty'}")
-        for name in names:
-            if name not in seen:
-                seen.add(name)
-                yield name
+        files |= dict.fromkeys(named)
+    return list(files)
 
 
 def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
@@ -131,7 +122,7 @@ def predict_files(
     detector: OODDetector | None = None,
     most_outside: float = MOST_OUTSIDE,
 ) -> Iterator[Prediction]:
-    """Classify image files, resized and converted to 8 bits as in training, in the order of `image_files`.
+    """Classify image files, resized and converted to 8 bits as in training, in the order of `find_images`.
 
     Args:
         model: any registered model.
@@ -179,7 +170,7 @@ def predict_table(
     classes: int = 1,
     columns: UncertaintyColumns | None = None,
     most_outside: float = MOST_OUTSIDE,
-    console: Console | None = None,
+    progress: bool = False,
 ) -> PredictionSummary:
     """Classify image files into a table with one row per file; files that cannot be read have a row with the reason.
 
@@ -187,7 +178,7 @@ def predict_table(
 
     Args:
         model: any registered model.
-        paths: files and folders, as for `image_files`.
+        paths: files and folders, as for `find_images`.
         out: a .csv or .jsonl file or a .parquet folder; None writes CSV to standard output.
         batch_size: affects speed and memory only.
         workers: processes that decode. None takes one less than there are cores, at most 8, and none for fewer than
@@ -196,9 +187,10 @@ def predict_table(
         classes: classes that an image shows, 2 for a model of pairs.
         columns: the columns behind the activations.
         most_outside: as for `predict_files`.
-        console: for progress.
+        progress: show a progress bar on standard error.
     """
     check_minimum(0, workers=workers)
+    check_minimum(1, batch_size=batch_size)
     check_argument(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
     columns = columns or default_columns(model, classes)
     files = find_images(paths)
@@ -213,10 +205,8 @@ def predict_table(
             detector=columns.active_detector,
             most_outside=most_outside,
         )
-        with _progress(console or Console(quiet=True), len(files), len(files) - len(missing)) as advance:
-            for outcomes in batches:
-                table.write(outcomes)
-                advance(len(outcomes))
+        for outcomes in tracked(batches, "predicting", -(-len(missing) // batch_size), is_shown=progress):
+            table.write(outcomes)
     summary = table.summary
     if summary.unreadable == summary.rows:
         raise CapsellaError(f"none of the {summary.rows} images could be read, for example: {summary.first_error}")
@@ -297,21 +287,6 @@ def _choose_workers(images: int, workers: int | None) -> int:
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST_WORKERS, max(1, cores - 1))
-
-
-@contextmanager
-def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """Show images done, images per second and the time left; yield `advance(images)`."""
-    if not console.is_terminal:
-        yield lambda images: None
-        return
-    with progress_bar(console, "predicting", total, done) as bar:
-
-        def advance(images: int) -> None:
-            bar.advance("", images)
-            bar.advance(f"{bar.speed:.0f} images/s" if bar.speed else "", 0)
-
-        yield advance
 
 
 # On a Ray cluster

@@ -263,7 +263,7 @@ def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwr
     if out is None:
         table.check_names()
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="surrogateescape")  # names that are not UTF-8 as the bytes they are
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # whatever the terminal has
         yield _CsvTable(table, sys.stdout)
         return
     if out.suffix not in (".csv", ".jsonl", ".parquet"):

@@ -6,13 +6,12 @@ import torch
 from PIL import Image
 
 from capsella.data import ImageSet, PairSet
-from capsella.evaluation import Evaluation, evaluate
+from capsella.evaluation import Evaluation
 from capsella.models import create_model
 from capsella.report import (
     OFFSETS,
     dimension_tweaks,
     explain_images,
-    explain_pairs,
     largest_elements,
     pairs_figure,
     pick_examples,
@@ -58,17 +57,6 @@ def test_pictures_of_another_file_are_not_overwritten(cnn, folder, tmp_path):
     assert len(names[3]) < 255
 
 
-def test_of_a_pair_both_capsules_are_drawn(capsnet):
-    image = torch.rand(1, *capsnet.image_size)
-    figures = dict(image_figures(capsnet, image, "x.png", classes=2))
-    with torch.no_grad():
-        strongest = capsnet(image.unsqueeze(0)).activations[0].topk(2).indices.tolist()
-        drawn = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0, 0] for k in strongest]
-    for view, target, expected in zip(("explained", "explained2"), strongest, drawn, strict=True):
-        np.testing.assert_allclose(figures[view].axes[2].images[0].get_array(), expected, atol=1e-6)
-        assert figures[view].get_suptitle() == f"x.png: taken for {capsnet.classes[target]}"
-
-
 def test_of_a_stereo_pair_both_images_are_drawn():
     torch.manual_seed(0)
     model = create_model("sabour2017_capsnet", image_size=17, channels=2, classes=3)
@@ -105,13 +93,6 @@ def test_the_picture_shows_input_activations_reconstruction_and_tweaks(capsnet):
     assert figure.get_suptitle().startswith("$\\bad{.png: ")
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(cnn, folder, tmp_path, monkeypatch):
-    titles = []
-    monkeypatch.setattr("capsella.report.image_pictures.image_figures", lambda *given: titles.append(given[2]) or ())
-    explain_images(cnn, [folder], tmp_path)
-    assert {"one/cell.png", "two/cell.png"} <= set(titles)
-
-
 def test_among_many_a_broken_file_is_passed_over_and_listed(cnn, folder, tmp_path):
     (folder / "two/cell.png").write_bytes(b"broken")
     broken = []
@@ -119,25 +100,6 @@ def test_among_many_a_broken_file_is_passed_over_and_listed(cnn, folder, tmp_pat
     assert [path.name for path in pictures] == ["cell_explained.png", "Cell_2_explained.png"]
     assert [file.file for file in broken] == [folder / "two/cell.png"]
     assert "cannot be read as an image" in broken[0].reason
-
-
-def test_equal_activations_are_taken_as_predictions_take_them():
-    """Where all children are dead every class is as likely, and the first is named."""
-    model = create_model("sabour2017_capsnet", image_size=17, channels=1, classes=8, primary_relu=True)
-    torch.nn.init.constant_(model.primary.conv.bias, -0.5)
-    figures = dict(image_figures(model.eval(), torch.zeros(1, 17, 17), "x.png"))
-    assert figures["explained"].get_suptitle() == f"x.png: taken for {model.classes[0]}"
-
-
-def test_of_many_classes_the_most_active_have_their_votes_drawn():
-    torch.manual_seed(0)
-    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, channels=1, classes=40)
-    image = torch.rand(1, 17, 17)
-    figure = dict(image_figures(model, image, "x.png"))["votes"]
-    with torch.no_grad():
-        strongest = model(image[None]).activations[0].topk(12).indices.sort().values.tolist()
-    assert [axes.get_title() for axes in figure.axes[:12]] == [model.classes[k] for k in strongest]
-    assert len(figure.axes) % 12 == 0
 
 
 def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):
@@ -206,24 +168,12 @@ def test_every_row_moves_one_element_of_the_winner(capsnet, image):
     assert not grid[0, 0].equal(grid[1, 0])
 
 
-def test_no_offset_is_the_plain_reconstruction(capsnet, image):
-    grid = dimension_tweaks(capsnet, image)
-    plain = capsnet(image.unsqueeze(0)).reconstruction[0].detach()
-    for row in grid[:, 5]:
-        torch.testing.assert_close(row, plain)
-
-
 def test_another_class_can_be_moved(capsnet, image):
     grids = [dimension_tweaks(capsnet, image, target, [0.0, 1.0]) for target in range(3)]
     assert grids[0].shape[1] == 2
     plain = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0].detach() for k in range(3)]
     for grid, expected in zip(grids, plain, strict=True):
         torch.testing.assert_close(grid[4, 0], expected)
-
-
-def test_chosen_elements_are_rows_of_the_whole(capsnet, image):
-    grid = dimension_tweaks(capsnet, image)
-    torch.testing.assert_close(dimension_tweaks(capsnet, image, elements=[3, 11]), grid[[3, 11]])
 
 
 def test_the_largest_elements_of_the_winner_or_the_target(capsnet, image):
@@ -269,20 +219,6 @@ def test_each_image_and_its_reconstruction_has_its_colour() -> None:
     assert figure.axes[0].get_title() == "3 + 8,\ntaken for\n3 + 5"
 
 
-def test_reconstructions_are_those_of_the_predicted_capsules(capsnet, pairs) -> None:
-    evaluation = evaluate(capsnet, pairs)
-    picked = torch.tensor([4, 0, 7])
-    figure = pairs_figure(capsnet, pairs, evaluation, picked)
-    images = pairs.take(picked).images.float() / 255
-    for column in (0, 1):
-        with torch.no_grad():
-            expected = capsnet(images, evaluation.predictions[picked, column]).reconstruction[:, 0]
-        for k in range(3):
-            colour = np.array([FIRST, SECOND][column])
-            np.testing.assert_allclose(shown(figure, 3 + column, k), expected[k, ..., None] * colour, atol=1e-5)
-    np.testing.assert_allclose(shown(figure, 0, 1), images[1, 0], atol=1e-6)
-
-
 def test_reconstructions_from_the_true_classes_and_from_others(capsnet) -> None:
     digits = ImageSet(torch.randint(0, 256, (30, 1, SIZE, SIZE)).to(torch.uint8), torch.arange(30) % 3, NAMES)
     pairs = PairSet(digits, 20, shift=0)
@@ -304,21 +240,3 @@ def test_reconstructions_from_the_true_classes_and_from_others(capsnet) -> None:
     np.testing.assert_allclose(shown(figure, 6, 0), each[left][0, ..., None] * colours[0], atol=1e-5)
     if set(labels[1].tolist()) != {0, 1}:  # then every class is true or predicted
         assert not shown(figure, 6, 1).any()
-
-
-def test_a_picture_of_right_ones_and_mistakes(capsnet, cnn, pairs, tmp_path, monkeypatch) -> None:
-    drawn = []
-
-    def draw(model, images, evaluation, picked):
-        drawn.append((evaluation.correct[picked], picked))
-        return pairs_figure(model, images, evaluation, picked)
-
-    monkeypatch.setattr(reconstructions, "pairs_figure", draw)
-    path = explain_pairs(capsnet, pairs, tmp_path / "out")
-    assert path.name == "pairs.png"
-    assert path.read_bytes().startswith(b"\x89PNG")
-    ((right, picked),) = drawn
-    evaluation = evaluate(capsnet, pairs)
-    assert picked[~right].tolist() == evaluation.mistakes()[:6].tolist()
-    assert right.sum() == min(6, evaluation.correct.sum())
-    assert (~right).any()

@@ -11,12 +11,10 @@ from capsella.report import routing_diagnostics
 from capsella.report.routing_views import receptive_fields, routed_layers, strongest_path
 from capsella.report.vote_distances import (
     VoteDistances,
-    class_vote_distances,
     vote_distances,
-    vote_distances_figure,
     vote_examples_figure,
 )
-from capsella.routing import RoutingTrace, UniformRouting, coupling_entropy, dead_share, diagnose, record
+from capsella.routing import RoutingTrace, coupling_entropy, dead_share, diagnose, record
 
 
 @pytest.fixture
@@ -155,17 +153,6 @@ def test_parts_of_heinsen_s_network_stand_where_they_look():
         assert second.fields.side[axis] == first.fields.side[axis] + (number - 1) * first.fields.step[axis]
 
 
-def test_values_stand_at_the_centres_of_the_fields():
-    model = create_model("sabour2017_capsnet", image_size=21)
-    fields = receptive_fields(model)[0]
-    grid = np.random.default_rng(0).random((3, 3))
-    spread = fields.spread(grid, (21, 21))
-    assert spread.shape == (21, 21)
-    centres = [int(fields.first[0] + k * fields.step[0] - 0.5) for k in range(3)]
-    np.testing.assert_allclose(spread[np.ix_(centres, centres)], grid)
-    assert spread[0, 0] == grid[0, 0]
-
-
 def test_vote_distances_of_dynamic_routing_are_from_the_weighted_mean(capsnet, image):
     (layer,) = routed_layers(capsnet, image)
     iterations, classes, _ = layer.histograms.weights.shape
@@ -225,14 +212,6 @@ def test_dead_share_counts_types_that_never_wake():
     assert dead_share(activations, threshold=0.5) == 0.75
 
 
-@pytest.mark.parametrize(("routing", "dead"), [("self", 1 / 32), ("dynamic", 1)])
-def test_shares_of_many_types_are_dead_far_below_an_even_one(routing, dead):
-    shares = torch.tensor([[0.0, *[1 / 31] * 31]])
-    trace = RoutingTrace(routing, [torch.full((1, 4, 32), 1 / 32)], [], [shares])
-    (layer,) = diagnose([[trace]])
-    assert layer.dead_share == dead
-
-
 def test_couplings_start_even_and_sharpen(capsnet, image_set):
     (layer,) = routing_diagnostics(capsnet, image_set.images.float() / 255)
     assert layer.name == "routing layer 1 (dynamic)"
@@ -240,24 +219,6 @@ def test_couplings_start_even_and_sharpen(capsnet, image_set):
     assert len(layer.entropy) == 3
     assert layer.entropy[0] == pytest.approx(1)
     assert layer.entropy[2] < layer.entropy[1] < 1
-
-
-def test_batch_size_changes_nothing(capsnet, image_set):
-    images = image_set.images.float() / 255
-    (whole,), (parts,) = routing_diagnostics(capsnet, images, 12), routing_diagnostics(capsnet, images, 5)
-    assert parts.entropy == pytest.approx(whole.entropy)
-    assert parts.dead_share == whole.dead_share
-
-
-def test_uniform_routing_is_called_so_and_stays_even(image_set):
-    model = create_model("sabour2017_capsnet", image_size=17, classes=3, routing=UniformRouting())
-    (layer,) = routing_diagnostics(model, image_set.images.float() / 255)
-    assert layer.name == "routing layer 1 (uniform)"
-    assert layer.entropy == pytest.approx((1,))
-
-
-def test_a_cnn_routes_nothing(cnn, image_set):
-    assert routing_diagnostics(cnn, image_set.images.float() / 255) == []
 
 
 def test_what_is_no_number_is_not_called_well_routed():
@@ -279,31 +240,6 @@ def test_histograms_by_hand():
     histograms = vote_distances(trace, bins=4)
     assert histograms.edges.tolist() == [0, 1, 2, 3, 4]
     assert histograms.weights.tolist() == [[[0.75, 0, 0, 1.0], [0, 0.75, 0, 0.5]]]
-
-
-def test_class_capsules_of_a_model():
-    """Couplings sum to 1 over the classes, so that each iteration's histograms hold every child once."""
-    model = create_model("hinton2018_matrix_capsnet_small", image_size=20, classes=3)
-    model.train()
-    histograms = class_vote_distances(model, torch.rand(1, 20, 20), bins=10)
-    assert histograms.weights.shape == (3, 3, 10)
-    np.testing.assert_allclose(histograms.weights.sum((1, 2)), 16.0, rtol=1e-5)  # one position, 16 types
-    assert model.training
-
-
-def test_identical_votes_have_a_histogram_too():
-    trace = RoutingTrace("em")
-    trace.add(torch.ones(1, 3, 1), torch.zeros(1, 1, 2), torch.zeros(1, 1), torch.zeros(1, 3, 1))
-    assert vote_distances(trace, bins=2).weights.tolist() == [[[3.0, 0.0]]]
-
-
-def test_figure_has_a_panel_an_iteration_and_parent():
-    histograms = VoteDistances(np.linspace(0, 1, 6), np.random.default_rng(0).random((3, 2, 5)))
-    figure = vote_distances_figure(histograms, ["car", "a $\\bad{ name"])
-    assert len(figure.axes) == 6
-    assert [axes.get_title() for axes in figure.axes[:3]] == ["car", "a $\\bad{ name", ""]
-    assert figure.axes[2].get_ylabel() == "iteration 2"
-    figure.canvas.draw()
 
 
 def test_examples_beside_their_histograms():

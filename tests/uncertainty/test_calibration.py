@@ -98,13 +98,6 @@ def test_a_rare_class_s_probability_holds_after_balanced_training():
     assert few[rare].sum(1).max() == 2  # taken for the rare one, though the other is likelier
 
 
-def test_a_prior_that_is_no_number_is_refused():
-    values = fit_calibration(*predictions(20, 1.0)).to_dict()
-    with pytest.raises(CapsellaError, match=r"^prior: "):
-        Calibration.from_dict({**values, "prior": [math.inf, 0.0]})
-    assert Calibration.from_dict({name: value for name, value in values.items() if name != "prior"}).prior is None
-
-
 @pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
 def test_sets_are_those_of_conformal_p_values(coverage):
     """Vovk et al. 2005: a class is left out where (1 + #{scores at least as large}) / (n + 1) ≤ 1 − coverage."""
@@ -200,10 +193,3 @@ def test_expected_error_is_that_of_its_definition():
         gap = sum(correct[at] for at in inside) / len(inside) - sum(confidence[at] for at in inside) / len(inside)
         wanted += len(inside) / 500 * abs(gap)
     assert calibration_curve(confidence, correct).expected_error == pytest.approx(wanted, abs=1e-12)
-
-
-def test_empty_bins_are_not_a_number_and_weigh_nothing():
-    curve = calibration_curve(np.array([0.95]), np.array([True]))
-    assert curve.counts.tolist() == [0] * 14 + [1]
-    assert np.isnan(curve.accuracy[:14]).all()
-    assert curve.expected_error == pytest.approx(0.05)

@@ -10,7 +10,7 @@ from capsella.data import ImageSet
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import ImageClassifier, create_model
 from capsella.models.inference import optimize_for_inference
-from capsella.models.scoring import extract, predict_with_scores, without_unused_decoder
+from capsella.models.scoring import predict_with_scores, without_unused_decoder
 from capsella.training import fit_ood_detector
 from capsella.types import Output
 from capsella.uncertainty import OODDetector, class_logits, energy_score, msp_score
@@ -22,8 +22,6 @@ from capsella.uncertainty.ood import (
     largest_scores,
     low_level_features,
     map_statistics,
-    reconstruction_score,
-    rotation_score,
 )
 
 
@@ -45,25 +43,10 @@ def test_low_level_by_hand():
     assert across == pytest.approx(math.log(1.001), abs=1e-6)
 
 
-def test_low_level_of_one_pixel_is_finite():
-    assert low_level_features(torch.zeros(2, 3, 1, 1)).shape == (2, 15)
-    assert low_level_features(torch.zeros(2, 3, 1, 1)).isfinite().all()
-
-
 def test_flat_maps_have_a_gradient():
     maps = torch.ones(1, 2, 3, 3, requires_grad=True)
     map_statistics(maps).sum().backward()
     assert maps.grad.isfinite().all()
-
-
-def test_reconstruction_score():
-    distance = reconstruction_score(torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.5))
-    assert distance.tolist() == pytest.approx([0.5, 0.5])
-
-
-def test_rotation_score_is_the_largest():
-    change = rotation_score(torch.tensor([[0.9, 0.1, 0.5]]), torch.tensor([[0.7, 0.8, 0.5]]))
-    assert change.tolist() == pytest.approx([0.7])
 
 
 def test_doubt_and_energy_by_hand():
@@ -200,13 +183,6 @@ def test_strange_images_are_flagged_with_a_reason(capsnet):
     assert detector.reason(strange[0], "ring") == REASONS["low_level"]
     assert detector.reason(torch.tensor([0.0, 0.0, 1.0, 0.0]), "ring") == "shape unlike any ring"
     torch.testing.assert_close(usual, quick, rtol=1e-3, atol=1e-3)
-
-
-def test_poses_are_those_of_the_requested_class(capsnet):
-    labels = images_of(8, 4).labels
-    with torch.no_grad():
-        output, extracted = extract(capsnet, batch_of(8, 4), labels)
-    torch.testing.assert_close(extracted["poses"], output.capsules.poses[torch.arange(8), 0, 0, labels])
 
 
 def test_what_no_fit_gives():
