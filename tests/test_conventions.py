@@ -31,7 +31,7 @@ PARTS = [
     ),
     *("routing", "layers", "losses"),
     *("uncertainty", "models", "data", "training", "evaluation", "report", "export", "bench"),
-    *("experiments", "papers", "compare", "reproduce", "share", "explorer", "web", "cli"),
+    *("experiments", "papers", "compare", "reproduce", "web", "cli"),
 ]
 
 SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}

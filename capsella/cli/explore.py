@@ -70,9 +70,9 @@ def _serve(options: Explore) -> None:
     from capsella.cli import train
     from capsella.evaluation import set_scale
     from capsella.evaluation.domain import shown_from_home
-    from capsella.explorer import open_subject
-    from capsella.explorer.server import check_port, check_starlette, serve
-    from capsella.share.shared import parted
+    from capsella.web.server import check_port, check_starlette, serve
+    from capsella.web.share import split_cnns
+    from capsella.web.subject import open_subject
 
     check_port(options.host, options.port)
     check_starlette()
@@ -87,7 +87,7 @@ def _serve(options: Explore) -> None:
             set_scale(model, (), options.cell_radius)
     for line in shown_from_home(runs):
         print(line, flush=True)
-    runs, cnns = parted(runs)
+    runs, cnns = split_cnns(runs)
     subjects = [open_subject(run, name, options.images, cnns) for name, run in runs.items()]
     serve(subjects, host=options.host, port=options.port, browser=options.browser, console=console())
 

@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> None:
     options = parse(Share, arguments, "share")
 
     from capsella.evaluation.domain import shown_from_home
-    from capsella.share import share_runs
+    from capsella.web import share_runs
 
     runs = open_runs(options.runs)
     for line in shown_from_home(runs):

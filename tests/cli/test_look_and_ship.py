@@ -25,10 +25,10 @@ class TestExplore:
         monkeypatch.setattr(
             explore, "open_runs", lambda paths: {str(path): SimpleNamespace(adapted=None) for path in paths}
         )
-        monkeypatch.setattr("capsella.explorer.server.check_port", lambda *_: None)
-        monkeypatch.setattr("capsella.share.shared.parted", lambda runs: (runs, {}))
-        monkeypatch.setattr("capsella.explorer.open_subject", lambda run, name, images, cnns: opened.append(name))
-        monkeypatch.setattr("capsella.explorer.server.serve", lambda subjects, **options: None)
+        monkeypatch.setattr("capsella.web.server.check_port", lambda *_: None)
+        monkeypatch.setattr("capsella.web.share.split_cnns", lambda runs: (runs, {}))
+        monkeypatch.setattr("capsella.web.subject.open_subject", lambda run, name, images, cnns: opened.append(name))
+        monkeypatch.setattr("capsella.web.server.serve", lambda subjects, **options: None)
         return opened, trained
 
     def test_without_a_run_the_demo_is_trained_only_if_there_is_none(self, cli, opened, tmp_path):

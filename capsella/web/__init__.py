@@ -1,0 +1,12 @@
+"""The page about trained runs: as one HTML file to send, or served by the explorer, which has Python behind it."""
+
+from typing import TYPE_CHECKING
+
+from capsella.lazy import lazy_imports
+
+if TYPE_CHECKING:
+    from capsella.web.server import serve
+    from capsella.web.share import MAX_IMAGES, MAX_MEGABYTES, SharedPage, share_runs
+    from capsella.web.subject import Subject, open_subject
+else:
+    __getattr__ = lazy_imports(__name__, __file__)

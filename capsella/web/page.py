@@ -1,0 +1,175 @@
+"""The page as one HTML file: facts and arrays about each run, and the scripts and styles that show them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.models import CapsuleClassifier
+from capsella.report.figures import printable
+from capsella.report.reconstructions import dial_names, dial_range
+from capsella.routing.diagnostics import DEAD_BELOW
+from capsella.web.arrays import Arrays
+from capsella.web.decoders import NO_DECODER, add_decoder, add_runtime, decoder_graph, drawer_of, encoder_graph
+from capsella.web.images import (
+    SURE,
+    SeenImages,
+    add_changes,
+    add_images,
+    add_routing,
+    changes_of,
+    choose_images,
+    decode_poses,
+)
+from capsella.web.modules import PAGE, joined_modules
+
+LENGTH_TOLERANCE = 1e-3  # an activation this near to the pose's length, on every image, is that length
+
+
+def page_content(
+    named: Mapping[str, CapsuleClassifier],
+    seen: Sequence[SeenImages],
+    most: int,
+    arrays: Arrays,
+    *,
+    live: bool = False,
+    network: bool = False,
+) -> tuple[dict[str, Any], list[SeenImages]]:
+    """Return facts about runs, and the `most` images chosen for each; arrays are added to `arrays`.
+
+    Runs on the same images show the same ones, so that a comparison can follow what is chosen: then "alike" is true.
+
+    Args:
+        named: networks by the names of their runs.
+        seen: test images of each run.
+        most: number of images of each run.
+        arrays: gets the arrays.
+        live: there is a server, which draws what the page cannot, and shows changed images to the network on request.
+        network: the page contains the networks, for images of a reader's own.
+    """
+    alike = all(seen[0].shows_same(images) for images in seen)
+    places = [choose_images(images, most) for images in seen]
+    chosen = [images.take(places[0] if alike else own) for images, own in zip(seen, places, strict=True)]
+    rows = zip(named.items(), seen, chosen, strict=True)
+    facts = [
+        _run_content(name, model, images, shown, arrays, str(number), live=live)
+        for number, ((name, model), images, shown) in enumerate(rows)
+    ]
+    for number, model in enumerate(named.values()) if network else ():
+        arrays.add(f"{number}/encoder", "u1", np.frombuffer(encoder_graph(model), np.uint8))
+    engine = network or (not live and any(drawer_of(model) == "graph" for model in named.values()))
+    if engine:
+        add_runtime(arrays)
+    return {"runs": facts, "alike": alike, "engine": engine}, chosen
+
+
+def _run_content(
+    name: str,
+    model: CapsuleClassifier,
+    seen: SeenImages,
+    chosen: SeenImages,
+    arrays: Arrays,
+    prefix: str,
+    *,
+    live: bool,
+) -> dict[str, Any]:
+    """Return facts about a run and the `chosen` images; its arrays are named `prefix`/…"""
+    lengths, drawer = seen.poses.norm(dim=2), drawer_of(model, live)
+    axes, after = class_axes(seen), None
+    if drawer == "graph":
+        arrays.add(f"{prefix}/graph", "u1", np.frombuffer(decoder_graph(model, seen.poses.shape[2]), np.uint8))
+    if drawer == "matrices":
+        axes, after = steepest_axes(model, axes, lengths.amax(0)), add_decoder(model, arrays, prefix)
+    arrays.add(f"{prefix}/axes", "f4", axes.numpy())
+    if not live:
+        add_changes(model, chosen.images.float() / 255, chosen.predicted[:, 0], arrays, prefix)
+    return {
+        "name": name,
+        "network": model.name,
+        "classes": list(model.classes),
+        "size": list(model.image_size),
+        "channels": model.channels,
+        "sure": SURE,
+        "silent": DEAD_BELOW,
+        "lengthIsActivation": bool((lengths - seen.activations).abs().max() < LENGTH_TOLERANCE),
+        "dials": {"names": dial_names(model, seen.poses.shape[2]), "most": dial_range(model)},
+        "images": add_images(model, chosen, arrays, prefix),
+        "decoder": {"after": after, "size": arrays.table[f"{prefix}/drawn"][1][2:]} if model.has_decoder else None,
+        "whyNoDials": "" if model.has_decoder else NO_DECODER,
+        "of": seen.test_size,
+        "changes": [asdict(change) for change in changes_of(chosen.images.shape[3])],
+        "routed": add_routing(model, chosen, arrays, prefix),
+    }
+
+
+def class_axes(seen: SeenImages) -> Float[Tensor, "classes 2 d"]:
+    """Return for each class the usual direction of its poses, and the direction in which most poses differ from it.
+
+    Both are the first right singular vectors of the directions of the poses, uncentred, on images that are predicted
+    as the class; on all images if fewer than two are. The first points the way of their mean.
+    """
+    directions = torch.nn.functional.normalize(seen.poses, dim=2)
+    predicted = seen.activations.argmax(1)
+    axes = torch.zeros(directions.shape[1], 2, directions.shape[2])
+    for label in range(directions.shape[1]):
+        own = directions[predicted == label, label]
+        of_class = own if len(own) > 1 else directions[:, label]
+        Vh = torch.linalg.svd(of_class, full_matrices=False).Vh[:2]
+        axes[label, : len(Vh)] = Vh
+        if of_class.mean(0) @ axes[label, 0] < 0:
+            axes[label, 0] *= -1
+    return axes
+
+
+def steepest_axes(
+    model: CapsuleClassifier, axes: Float[Tensor, "classes 2 d"], lengths: Float[Tensor, " classes"]
+) -> Float[Tensor, "classes 2 d"]:
+    """Return the same first axes, each with the direction in which the reconstruction changes most as the second.
+
+    It is the first left singular vector of the reconstruction's differences as each number of the pose, of the given
+    length, goes from one end of its dial to the other; the part along the first axis is removed before.
+    """
+    d, steps = axes.shape[2], dial_range(model) * torch.eye(axes.shape[2])
+    steepest = axes.clone()
+    for label, usual in enumerate(axes[:, 0]):
+        poses = lengths[label] * usual + torch.cat([steps, -steps])
+        drawn = decode_poses(model, torch.full((2 * d,), label), poses)
+        changes = (drawn[:d] - drawn[d:]).flatten(1)  # [d pixels]
+        changes = changes - torch.outer(usual, usual @ changes)
+        steepest[label, 1] = torch.linalg.svd(changes, full_matrices=False).U[:, 0]
+    return steepest
+
+
+def page_title(names: Iterable[str]) -> str:
+    """Return the title of the browser's tab."""
+    return f"{' and '.join(names)}: inside a capsule network"
+
+
+def page_html(title: str, facts: Mapping[str, Any], data: str) -> str:
+    """Return the file: `facts` become JSON, `data` is base64.
+
+    With "server" among the facts the page may ask its server, with "engine" run WebAssembly in a thread of its own.
+
+    Raises:
+        ValueError: a fact that is not finite, which JSON has no word for.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("capsella.web", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    json_text = json.dumps(facts, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return environment.get_template("page.html.jinja").render(
+        title=printable(title),
+        style=(PAGE / "style.css").read_text(encoding="utf-8"),
+        script=joined_modules(),
+        facts=printable(json_text),
+        server="server" in facts,
+        engine=facts.get("engine", False),
+        data=data,
+    )

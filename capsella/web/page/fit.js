@@ -1,0 +1,153 @@
+// An image file as the network takes it, as `data/reading.py` does: the middle cut out, resized as Pillow does it.
+
+const MOST_PIXELS = 40_000_000; // as the server of `capsella explore`
+
+const ONE = 2 ** 22; // Pillow’s weights are whole numbers
+
+function bicubic(distance) {
+  const x = Math.abs(distance);
+  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
+  return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
+}
+
+/** For each of `count` new places in what lies between `from` and `to`: the first old place of its filter, and weights. */
+function filters(length, from, to, count) {
+  const scale = (to - from) / count;
+  const wide = Math.max(scale, 1); // a shrinking filter looks at all pixels
+  return Array.from({ length: count }, (_, k) => {
+    const centre = from + (k + 0.5) * scale;
+    const first = Math.max(0, Math.floor(centre - 2 * wide + 0.5));
+    const last = Math.min(length, Math.floor(centre + 2 * wide + 0.5));
+    const weights = Array.from({ length: last - first }, (_, j) => bicubic((first + j + 0.5 - centre) / wide));
+    const sum = weights.reduce((a, b) => a + b, 0);
+    return { first, weights: weights.map((weight) => Math.trunc((weight / sum) * ONE + Math.sign(weight) / 2)) };
+  });
+}
+
+/** So many lines, `apart` from each other, filtered along their places, which are `step` apart; so in what comes out. */
+function along(values, lines, [apart, step], [newApart, newStep], chosen) {
+  const out = new Uint8ClampedArray(lines * chosen.length);
+  for (let line = 0; line < lines; line++) {
+    chosen.forEach(({ first, weights }, k) => {
+      let sum = ONE / 2;
+      for (let j = 0; j < weights.length; j++) sum += weights[j] * values[line * apart + (first + j) * step];
+      out[line * newApart + k * newStep] = Math.floor(sum / ONE);
+    });
+  }
+  return out;
+}
+
+/** One channel, [h w] of 0..255, its middle in the proportions of [height, width] resized to them. */
+export function resized(values, [h, w], [height, width]) {
+  if (h === height && w === width) return Uint8ClampedArray.from(values);
+  const wide = w / h >= width / height;
+  const [rows, columns] = wide ? [h, (h * width) / height] : [(w * height) / width, w];
+  const [top, left] = [(h - rows) / 2, (w - columns) / 2];
+  const narrow = along(values, h, [w, 1], [width, 1], filters(w, left, left + columns, width));
+  return along(narrow, width, [1, width], [1, width], filters(h, top, top + rows, height));
+}
+
+/** Channels, each [h w] of 0..255, of RGBA pixels; grey as Pillow weighs it. */
+export function channelsOf(rgba, channels) {
+  const count = rgba.length / 4;
+  const plane = (value) => Uint8ClampedArray.from({ length: count }, (_, k) => value(4 * k));
+  if (channels === 3) return [0, 1, 2].map((c) => plane((at) => rgba[at + c]));
+  return [plane((at) => (rgba[at] * 19595 + rgba[at + 1] * 38470 + rgba[at + 2] * 7471 + 0x8000) >> 16)];
+}
+
+const isGrey = (rgba) => rgba.every((value, k) => k % 4 > 1 || value === rgba[k + 1]);
+
+/** What was done to a file of [h w] on its way to the network, as sentences. */
+export function changesSaid(name, [h, w], [height, width], turnsGrey) {
+  const said = [];
+  if (h !== height || w !== width) {
+    const cut = h * width === w * height ? "" : "the middle was cut out and ";
+    said.push(`${name} has ${w}×${h} pixels: ${cut}resized to the network’s ${width}×${height}`);
+  }
+  if (turnsGrey) said.push("its colours became grey, which is what the network takes");
+  return said;
+}
+
+const text = (bytes, from, length) => String.fromCharCode(...bytes.subarray(from, from + length));
+const big = (bytes, at) => ((bytes[at] << 24) | (bytes[at + 1] << 16) | (bytes[at + 2] << 8) | bytes[at + 3]) >>> 0;
+
+/** Names of a PNG's chunks before its pixels. */
+function chunksOf(bytes) {
+  const names = [];
+  for (let at = 8; at + 8 <= bytes.length && names.at(-1) !== "IDAT"; at += 12 + big(bytes, at)) names.push(text(bytes, at + 4, 4));
+  return names;
+}
+
+/** How many pictures a GIF holds. */
+function picturesOf(bytes) {
+  const table = (flags) => (flags & 0x80 ? 3 * 2 ** ((flags & 7) + 1) : 0);
+  let at = 13 + table(bytes[10]);
+  let count = 0;
+  const skip = () => {
+    while (at < bytes.length && bytes[at]) at += 1 + bytes[at];
+    at += 1;
+  };
+  while (at < bytes.length && bytes[at] !== 0x3b) {
+    if (bytes[at] === 0x2c) {
+      count += 1;
+      at += 11 + table(bytes[at + 9]);
+    } else at += 2;
+    skip();
+  }
+  return count;
+}
+
+/** Why a browser would show another picture than the file holds, as a sentence; or "". It takes all files for 8 bits. */
+export function notAsItIs(name, bytes) {
+  const moves = `${name}: must be a single picture, and it is animated`;
+  if (text(bytes, 1, 3) === "PNG") {
+    if (bytes[24] === 16) return `${name}: has 16 bits a channel, of which a browser drops half; save it with 8 bits`;
+    return chunksOf(bytes).includes("acTL") ? moves : "";
+  }
+  if (text(bytes, 0, 3) === "GIF") return picturesOf(bytes) > 1 ? moves : "";
+  if (text(bytes, 8, 8) !== "WEBPVP8X") return "";
+  if (orientationOf(bytes) > 1) return `${name}: is turned by EXIF, which browsers pass over in WebP; save it as JPEG or PNG`;
+  return bytes[20] & 2 ? moves : "";
+}
+
+/** How a WebP file with EXIF is to be turned: 1 as it is, to 8. */
+function orientationOf(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  let at = 12;
+  while (at + 8 <= bytes.length && text(bytes, at, 4) !== "EXIF") at += 8 + view.getUint32(at + 4, true) + (bytes[at + 4] & 1);
+  const start = at + 8 + (text(bytes, at + 8, 4) === "Exif" ? 6 : 0);
+  if (start + 10 > bytes.length) return 1;
+  const little = bytes[start] === 0x49; // "II", or "MM"
+  const table = start + view.getUint32(start + 4, little);
+  const count = table + 2 <= bytes.length ? view.getUint16(table, little) : 0;
+  for (let entry = table + 2, k = 0; k < count && entry + 12 <= bytes.length; entry += 12, k++) {
+    if (view.getUint16(entry, little) === 0x112) return view.getUint16(entry + 8, little);
+  }
+  return 1;
+}
+
+/** An image file: `values` [c h w] of 0..255, and what was `said` of the changes. */
+export async function readFile(file, [channels, ...size]) {
+  const problem = notAsItIs(file.name, new Uint8Array(await file.arrayBuffer()));
+  if (problem) throw new Error(problem);
+  const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" }).catch(() => {
+    throw new Error(`${file.name}: is damaged, or no image that this browser can read`);
+  });
+  const { width, height } = bitmap;
+  if (width * height > MOST_PIXELS) {
+    throw new Error(`${file.name}: must have at most ${MOST_PIXELS / 1e6} megapixels, got ${width}×${height}`);
+  }
+  const pen = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d", { willReadFrequently: true });
+  pen.drawImage(bitmap, 0, 0);
+  const seesThrough = pen.getImageData(0, 0, width, height).data.some((value, k) => k % 4 === 3 && value < 255);
+  pen.fillStyle = "black"; // behind what is transparent
+  pen.fillRect(0, 0, width, height);
+  pen.drawImage(bitmap, 0, 0);
+  const rgba = pen.getImageData(0, 0, width, height).data;
+  const planes = channelsOf(rgba, channels).map((plane) => resized(plane, [height, width], size));
+  const values = new Uint8Array(channels * size[0] * size[1]);
+  planes.forEach((plane, c) => values.set(plane, c * plane.length));
+  const said = changesSaid(file.name, [height, width], size, channels === 1 && !isGrey(rgba));
+  if (seesThrough) said.push("what was transparent became black");
+  return { values, said };
+}

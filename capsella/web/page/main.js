@@ -1,0 +1,257 @@
+// The page: one view, or two beside each other.
+
+import { keptDrawing, makeArtist } from "./artist.js";
+import { readContent, unpacked } from "./content.js";
+import { decode } from "./decoder.js";
+import { choices, h } from "./dom.js";
+import { makeNetwork } from "./network.js";
+import { makePane } from "./pane.js";
+import { askArrays, makeServer } from "./server.js";
+import { firstState, formatHash, missingImages, parseHash } from "./state.js";
+
+const page = document.getElementById("page");
+
+/** The largest difference, in grey levels of 255, between this browser's drawings and PyTorch's. */
+function worstDrawing(run) {
+  let worst = 0;
+  run.images.forEach((facts, image) => {
+    const drawn = decode(run.layers, facts.predicted, run.its(image, "poses").row(facts.predicted));
+    const expected = keptDrawing(run, image);
+    drawn.forEach((value, k) => (worst = Math.max(worst, 255 * Math.abs(value - expected[k]))));
+  });
+  return worst;
+}
+
+function header(runs) {
+  const names = runs.map((run) => run.name).join(" and ");
+  return h(
+    "header",
+    {},
+    h("h1", {}, "Inside a capsule network"),
+    h("p", { class: "idea" },
+      "What a capsule found is drawn here as an arrow: its ", h("b", {}, "length is how sure"), " it is, its ",
+      h("b", {}, "direction is how it looks"), ".",
+      runs.some((run) => run.decoder) ? " From that arrow alone, a decoder draws the picture again." : ""),
+    h("p", { class: "what" }, `${names}: ${runs.map((run) => `${run.network}, ${run.classes.length} classes`).join("; ")}.`),
+  );
+}
+
+function whence(runs) {
+  if (runs[0].server) return "capsella explore serves this page. It asks that server alone.";
+  const inside = runs.map((run) => `${run.images.length} of the ${run.of} test images of ${run.name}`).join(" and ");
+  const own = runs.some((run) => run.looker) ? " The network is inside as well: it looks at images of your own here, and they do not leave this page." : "";
+  return `Inside this file: ${inside}.${own} It asks no other machine for anything.`;
+}
+
+function footer(runs) {
+  const checked = h("span", {});
+  const text = whence(runs);
+  const check = () => {
+    const drawing = runs.filter((run) => run.layers);
+    if (!drawing.length) return;
+    const worst = Math.max(...drawing.map(worstDrawing));
+    checked.textContent = ` In this browser, no pixel of the ${drawing.reduce((sum, run) => sum + run.images.length, 0)} drawings is further than ${worst.toFixed(1)} grey levels of 255 from PyTorch’s (rounding alone makes 0.5).`;
+  };
+  return { element: h("footer", {}, h("p", {}, text, checked)), check };
+}
+
+/** Where a run holds an image that another run shows, fetched if need be; null where it cannot be had. */
+async function placeOf(run, facts, alike) {
+  const same = run.images.findIndex((one) => (facts.wanted ? one.wanted === facts.wanted : alike && one.number === facts.number));
+  if (same >= 0) return same;
+  const canBeHad = facts.wanted ? run.looker : run.server && alike;
+  return canBeHad ? fetchImage(run, facts.wanted ?? { number: facts.number }) : null;
+}
+
+const asked = new Map(); // run → what its network is looking at → its place in the run, promised
+
+/** Have the network look at an image, once; its place in the run. `wanted` is { number }, { file } or { sketch }. */
+function fetchImage(run, wanted) {
+  if (!asked.has(run)) asked.set(run, new Map());
+  const its = asked.get(run);
+  const key = wanted.number ?? wanted;
+  if (!its.has(key)) its.set(key, lookAt(run, wanted).finally(() => its.delete(key)));
+  return its.get(key);
+}
+
+async function lookAt(run, wanted) {
+  const [kind] = Object.keys(wanted);
+  const { facts, grids } = await run.looker[kind === "number" ? "image" : kind](wanted[kind]);
+  return run.add(kind === "number" ? facts : { ...facts, wanted }, grids);
+}
+
+function makePage(runs, { alike }) {
+  const views = []; // { state, pane, holder, wishes }
+  const holders = h("div", { class: "panes" });
+  const beside = h("button", { type: "button", class: "beside", onclick: () => (views.length > 1 ? remove() : add()) });
+  const { element: foot, check } = footer(runs);
+  page.replaceChildren(header(runs), holders, beside, foot);
+  let saving = null;
+
+  function remember() {
+    clearTimeout(saving);
+    saving = setTimeout(() => history.replaceState(null, "", `#${formatHash(views.map(({ state }) => state), runs)}`), 150);
+  }
+  function build(view) {
+    view.pane?.stop();
+    const run = runs[view.state.run];
+    view.pane = makePane(run, (values) => choose(view, values), (wanted) => bring(view, wanted));
+    const which = choices("Run", runs.map(({ name }) => name), (number) => switchTo(view, number));
+    which.set(view.state.run);
+    which.element.hidden = runs.length < 2;
+    const hadFocus = view.holder.contains(document.activeElement);
+    view.holder.replaceChildren(which.element, view.pane.element);
+    if (hadFocus) which.element.querySelector('[tabindex="0"]').focus();
+    view.pane.showAll(view.state);
+  }
+  const isOnlyDials = (values) => Object.keys(values).length === 1 && "offsets" in values;
+  function set(view, values) {
+    const onlyDials = isOnlyDials(values);
+    let { offsets } = view.state;
+    if (onlyDials && values.offsets) offsets = { ...offsets, ...values.offsets };
+    else if ("offsets" in values) offsets = {};
+    view.state = { ...view.state, ...values, offsets };
+    if (onlyDials) view.pane.show(view.state);
+    else view.pane.showAll(view.state);
+    remember();
+  }
+  /** What a reader chooses; a view of another run follows, but for the dials. An image that is looked at is still
+   * awaited, unless another one is chosen. */
+  function choose(view, values) {
+    if ("image" in values) {
+      view.wishes++;
+      view.pane.say("");
+    }
+    set(view, values);
+    if (isOnlyDials(values)) return;
+    for (const other of views) if (other !== view && other.state.run !== view.state.run) follow(other, view);
+  }
+  /** Show the same image and class as another view, and change the input as it does. */
+  async function follow(view, leader) {
+    const facts = runs[leader.state.run].images[leader.state.image];
+    const { target, change, stop } = leader.state;
+    const image = await when(view, placeOf(runs[view.state.run], facts, alike));
+    if (image === null) return;
+    const same = runs[view.state.run].classes.join() === runs[leader.state.run].classes.join();
+    const values = { image, target: same ? target : null, change, stop };
+    if (Object.entries(values).some(([name, value]) => view.state[name] !== value)) {
+      const moved = values.image !== view.state.image || values.target !== view.state.target;
+      set(view, moved ? { ...values, offsets: {} } : values);
+    }
+  }
+  /** What was promised, or null where it is not to be had, or something else was chosen meanwhile. */
+  async function when(view, promise) {
+    const wish = ++view.wishes;
+    view.pane.say("");
+    const slow = setTimeout(() => wish === view.wishes && view.pane.say("The network is looking at it…"), 300);
+    try {
+      const got = await promise;
+      if (wish !== view.wishes) return null;
+      view.pane.say("");
+      return got;
+    } catch (error) {
+      if (wish === view.wishes) view.pane.say(error.message);
+      return null;
+    } finally {
+      clearTimeout(slow);
+    }
+  }
+  async function bring(view, wanted) {
+    const run = runs[view.state.run];
+    const known = run.images.findIndex((facts) => "number" in wanted && facts.number === wanted.number);
+    const image = known >= 0 ? known : await when(view, fetchImage(run, wanted));
+    if (image === null) return;
+    choose(view, { image, target: null, offsets: {} });
+    view.pane.say((run.images[image].said ?? []).join("; "));
+  }
+  async function switchTo(view, number) {
+    const facts = runs[view.state.run].images[view.state.image];
+    let problem = "";
+    const image = await when(view, placeOf(runs[number], facts, alike).catch((error) => ((problem = error.message), null)));
+    view.state = { ...firstState(number), image: image ?? 0 };
+    build(view);
+    view.pane.say(problem);
+    remember();
+  }
+  function open(state) {
+    const view = { state, pane: null, holder: h("div", { class: "holder" }), wishes: 0 };
+    views.push(view);
+    holders.append(view.holder);
+    build(view);
+    return view;
+  }
+  function settle() {
+    holders.classList.toggle("two", views.length > 1);
+    const which = runs.length > 2 ? "another run" : "the other run";
+    beside.textContent = views.length > 1 ? "One view again" : runs.length > 1 ? `Put ${which} beside it` : "Put a second image beside it";
+  }
+  function add() {
+    const [first] = views;
+    const other = (first.state.run + 1) % runs.length;
+    const second = open({ ...firstState(other), image: runs.length > 1 ? 0 : (first.state.image + 1) % runs[other].images.length });
+    if (runs.length > 1) follow(second, first);
+    settle();
+    remember();
+  }
+  function remove() {
+    views.pop().holder.remove();
+    settle();
+    remember();
+  }
+  /** Show what the address says. */
+  async function read() {
+    const missing = runs[0].server ? missingImages(location.hash, runs) : [];
+    await Promise.all(missing.map(({ run, number }) => fetchImage(runs[run], { number }).catch(() => null)));
+    while (views.length) views.pop().holder.remove();
+    parseHash(location.hash, runs).forEach(open);
+    settle();
+  }
+  window.addEventListener("hashchange", read);
+  takeDropsBeside(() => views[0], (view) => runs[view.state.run].looker, bring);
+  return { views, check, read };
+}
+
+/** A file that is dropped beside the views is the first one's: a browser would leave the page for it. */
+function takeDropsBeside(first, looks, bring) {
+  for (const kind of ["dragover", "drop"]) {
+    document.addEventListener(kind, (event) => {
+      if (event.defaultPrevented || !looks(first())) return;
+      event.preventDefault();
+      const [file] = event.dataTransfer.files;
+      if (kind === "drop" && file) bring(first(), { file });
+    });
+  }
+}
+
+/** The strongest dial plays once, unless the reader likes no motion, came for a view, or does something first. */
+function playOnce({ views }) {
+  if (location.hash.length > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  const timer = setTimeout(() => views[0].pane.playOnce(), 600);
+  const cancel = ({ target }) => {
+    clearTimeout(timer);
+    views.forEach(({ pane }) => pane.interrupt(target));
+  };
+  for (const kind of ["pointerdown", "keydown"]) addEventListener(kind, cancel, { once: true, capture: true });
+}
+
+/** Read what the page holds, show it, and play. */
+async function openPage() {
+  const facts = JSON.parse(document.getElementById("facts").textContent);
+  const buffer = await (facts.server ? askArrays() : unpacked(document.getElementById("data").textContent));
+  const runs = readContent(facts, buffer);
+  for (const run of runs) {
+    run.server = makeServer(facts, run.number);
+    run.artist = makeArtist(run);
+    run.looker = run.server ?? makeNetwork(run);
+  }
+  const made = makePage(runs, facts);
+  await made.read();
+  page.dataset.ready = "true";
+  playOnce(made);
+  setTimeout(made.check, 1500);
+}
+
+openPage().catch((error) => {
+  page.replaceChildren(h("p", { role: "alert" }, `The page could not be opened: ${error.message}`));
+  throw error;
+});

@@ -1,0 +1,273 @@
+"""The server of `capsella explore`: the page of `capsella share` with Python behind it.
+
+It listens on this machine only. On any other address the page is at a path with a random token, and nothing else
+answers. Nothing is fetched, sent out or written.
+"""
+
+import asyncio
+import ipaddress
+import json
+import secrets
+import socket
+import webbrowser
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed
+from capsella.web.answers import (
+    answer_about,
+    answer_changes,
+    answer_drawings,
+    answer_file,
+    answer_sketch,
+    explorer_page,
+)
+from capsella.web.subject import Subject
+from capsella.web.uploads import MAX_BYTES
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+MESSAGES = {403: "This server answers only its own page.", 404: "There is nothing at this address."}
+_MAX_NAME = 100  # characters of a file's name in a message
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches a server on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_starlette() -> None:
+    """Raise `CapsellaError` if the packages that serve the page are not installed."""
+    check_installed("the explorer", "explore", "starlette", "uvicorn")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there.
+
+    Raises:
+        ArgumentError: no number of a port. CapsellaError: the port is taken, or `host` is not this machine's.
+    """
+    check_argument(0 < port < 65536, "be in 1…65535", port=port)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise CapsellaError(f"--host {host} --port {port}: cannot listen there ({error.strerror})") from error
+
+
+def check_port(host: str, port: int) -> None:
+    """Check that the port is free; raises as `listen`."""
+    listen(host, port).close()
+
+
+async def read_body(request: "Request", most: int, what: str) -> bytes:
+    """Read the whole body into memory.
+
+    Raises:
+        CapsellaError: it is larger than `most` bytes; it is not read further then.
+    """
+    too_large = f"{what}: must be at most {most / 1e6:.0f} MB"
+    if int(request.headers.get("content-length", "0")) > most:
+        raise CapsellaError(too_large)
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise CapsellaError(too_large)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def make_application(subjects: Sequence[Subject], token: str | None = None) -> "ASGIApp":
+    """Return the server's application.
+
+    Args:
+        subjects: the runs.
+        token: the first part of every path; without one, only requests to names of this machine are answered, so that
+            no foreign page can send a browser here under a name of its own (DNS rebinding).
+    """
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+    from starlette.routing import BaseRoute, Mount, Route
+
+    page, arrays = explorer_page(subjects)
+    turn = asyncio.Lock()  # networks share the processor, so they answer one at a time
+
+    def subject_of(request: Request) -> Subject:
+        number = request.path_params["run"]
+        if number >= len(subjects):
+            raise HTTPException(404)
+        return subjects[number]
+
+    async def answer(function: Callable[..., dict[str, Any]], *given: Any) -> JSONResponse:
+        async with turn:
+            found = await run_in_threadpool(function, *given)
+        return JSONResponse(found, headers=HEADERS)
+
+    async def show(request: Request) -> Response:
+        return HTMLResponse(page, headers=HEADERS)
+
+    async def hold(request: Request) -> Response:
+        return Response(arrays, media_type="application/octet-stream", headers=HEADERS)
+
+    async def image(request: Request) -> Response:
+        subject = subject_of(request)
+        return await answer(lambda: answer_about(subject, subject.image(request.path_params["number"])))
+
+    async def file(request: Request) -> Response:
+        subject, name = subject_of(request), request.query_params.get("name", "")[-_MAX_NAME:] or "the file"
+        return await answer(answer_file, subject, await read_body(request, MAX_BYTES, name), name)
+
+    async def sketch(request: Request) -> Response:
+        return await answer(answer_sketch, subject_of(request), await read_body(request, MAX_BYTES, "drawing"))
+
+    async def changes(request: Request) -> Response:
+        subject, target = subject_of(request), request.query_params.get("class", "")
+        check_argument(target.isdecimal(), "be a whole number", **{"class": target})
+        pixels = await read_body(request, MAX_BYTES, "the image")
+        return await answer(answer_changes, subject, pixels, int(target[:9]))
+
+    async def drawings(request: Request) -> Response:
+        subject, body = subject_of(request), await read_body(request, MAX_BYTES // 20, "the question")
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            raise ArgumentError("question", "be JSON", len(body), shown=f"{len(body)} bytes") from None
+        return await answer(answer_drawings, subject, asked)
+
+    run = "/api/runs/{run:int}"
+    routes: list[BaseRoute] = [
+        Route("/", show, methods=["GET"]),
+        Route("/api/arrays", hold, methods=["GET"]),
+        Route(run + "/images/{number:int}", image, methods=["GET"]),
+        Route(run + "/files", file, methods=["POST"]),
+        Route(run + "/sketches", sketch, methods=["POST"]),
+        Route(run + "/changes", changes, methods=["POST"]),
+        Route(run + "/drawings", drawings, methods=["POST"]),
+    ]
+    handlers: dict[Any, Any] = {
+        CapsellaError: _sentence(400),
+        ValueError: _sentence(400),
+        HTTPException: _http_error,
+        Exception: _bug,
+    }
+    guards = [Middleware(_OwnPageOnly)]
+    if token is None:
+        guards.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL_NAMES), www_redirect=False))
+    else:
+        routes = [Mount(f"/{token}", routes=routes)]
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=guards)
+
+
+class _OwnPageOnly:
+    """Refuse what other pages ask in a reader's name: browsers say where a request comes from."""
+
+    def __init__(self, app: "ASGIApp") -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.requests import HTTPConnection
+
+        if scope["type"] == "http" and "/api/" in scope["path"]:
+            site = HTTPConnection(scope).headers.get("sec-fetch-site", "none")
+            if site not in ("same-origin", "none"):
+                await _message(403)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def _message(status: int, sentence: str | None = None) -> "Response":
+    from starlette.responses import JSONResponse
+
+    text = sentence or MESSAGES.get(status, "This request cannot be answered.")
+    return JSONResponse({"error": text}, status, headers=HEADERS)
+
+
+def _sentence(status: int) -> "Callable[[Request, Exception], Awaitable[Response]]":
+    async def respond(request: "Request", error: Exception) -> "Response":
+        return _message(status, str(error))
+
+    return respond
+
+
+async def _http_error(request: "Request", error: Exception) -> "Response":
+    return _message(getattr(error, "status_code", 500))
+
+
+async def _bug(request: "Request", error: Exception) -> "Response":
+    return _message(500, "Something went wrong in the server. The window of capsella explore shows what.")
+
+
+def serve(
+    subjects: Sequence[Subject],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    browser: bool = False,
+    console: Console | None = None,
+) -> None:
+    """Serve the page about `subjects` until interrupted.
+
+    Args:
+        subjects: the runs, the first in front.
+        host, port: where to listen. Any other host than this machine gets a random token in the URL.
+        browser: open the page in this machine's browser.
+        console: for the address.
+
+    Raises:
+        ArgumentError: no subjects, no number of a port.
+        CapsellaError: as `listen` and `check_starlette`.
+    """
+    check_starlette()
+    import uvicorn
+
+    token = None if is_loopback(host) else secrets.token_urlsafe(16)
+    application = make_application(subjects, token)
+    with listen(host, port) as listening:
+        name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{port}/{'' if token is None else f'{token}/'}"
+        out, names = console or Console(highlight=False), " and ".join(subject.name for subject in subjects)
+        out.print(f"explore {names} at {address}", soft_wrap=True, markup=False)
+        if token is not None:
+            out.print("whoever has this address can see the images; it is another one next time", soft_wrap=True)
+        out.print("Ctrl-C ends it")
+        if browser:
+            _open_browser(address)  # it waits until the server answers
+        config = uvicorn.Config(
+            application, log_level="error", server_header=False, proxy_headers=False, timeout_graceful_shutdown=2
+        )
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _open_browser(address: str) -> None:
+    """Open a browser with windows, if there is one: a browser in the terminal would block the server."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return
+    in_terminal = type(browser) is webbrowser.GenericBrowser or getattr(browser, "background", True) is False
+    if not in_terminal:
+        browser.open(address)

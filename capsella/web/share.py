@@ -1,0 +1,135 @@
+"""From trained runs to one HTML file, which needs neither server nor network."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsella.errors import CapsellaError, check_argument, check_minimum
+from capsella.files import write_text
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.training import Run, RunFolder, load_splits, run_names
+from capsella.web.arrays import Arrays
+from capsella.web.cnn import add_features, check_same_task, choose_features
+from capsella.web.images import see_test_images
+from capsella.web.page import page_content, page_html, page_title
+
+MAX_IMAGES = 20
+MAX_MEGABYTES = 10.0  # what most mail servers take; the demo's page has 3
+# What parts of a page are called; all others by the names of their arrays.
+_PARTS = {
+    "weight": "decoder",
+    "graph": "decoder",
+    "encoder": "network",
+    "wasm": "ONNX Runtime",
+    "points": "votes",
+    "changedPoses": "poses of changed images",
+}
+_OF_NETWORKS = ("weight", "graph", "encoder", "wasm")  # parts that do not depend on the number of images
+
+
+@dataclass(frozen=True)
+class SharedPage:
+    """A written page. images: for each run, by name, the numbers of its images in the test set."""
+
+    path: Path
+    megabytes: float
+    images: dict[str, tuple[int, ...]]
+
+
+def share_runs(
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    images: int = MAX_IMAGES,
+    megabytes: float = MAX_MEGABYTES,
+    network: bool = False,
+) -> SharedPage:
+    """Write one HTML page of one or two runs, with some of their test images inside.
+
+    Args:
+        runs: of capsule networks, or one of them and a CNN, whose features stand beside the pose.
+        out: the file.
+        images: maximum number of test images of each run.
+        megabytes: maximum size of the file, in 10⁶ bytes.
+        network: include the networks, so that readers can draw or drop images of their own.
+
+    Raises:
+        ArgumentError: no run, more than two, or one twice; no images; a network inside that draws random numbers.
+        CapsellaError: a CNN alone, or one for other images; a page that is too large; a network inside whose images no
+            page can read.
+    """
+    check_minimum(1, images=images)
+    check_argument(megabytes > 0, "be above 0", megabytes=megabytes)
+    check_argument(1 <= len(runs) <= 2, "be one, or two to compare", runs=len(runs))
+    with_capsules, cnns = split_cnns(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
+    named = {name: capsules_of(run) for name, run in with_capsules.items()}
+    tests = [load_splits(run, skip_broken=True).test for run in with_capsules.values()]
+    seen = [see_test_images(model, test) for model, test in zip(named.values(), tests, strict=True)]
+    arrays = Arrays()
+    facts, chosen = page_content(named, seen, images, arrays, network=network)
+    for name, cnn in cnns.items():
+        features = choose_features(name, cnn, chosen[0].images)
+        add_features(features, chosen[0].images.float() / 255, arrays, "0")
+        facts["runs"][0]["beside"] = features.facts
+    html = page_html(page_title(named), {**facts, "arrays": arrays.table}, arrays.packed())
+    _check_size(html, megabytes, arrays)
+    write_text(out, html)
+    numbers = [images.numbers for images in chosen]
+    return SharedPage(out, len(html.encode()) / 1e6, dict(zip(named, numbers, strict=True)))
+
+
+def split_cnns(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, ImageClassifier]]:
+    """Split runs, by name, into those with capsules and the CNN beside the only one of them, if there is one.
+
+    Raises:
+        CapsellaError: a CNN without capsules or beside two runs, two CNNs, or a CNN for or trained on other images.
+    """
+    own = {name: run for name, run in runs.items() if isinstance(run.model, CapsuleClassifier)}
+    cnns = {name: run.model for name, run in runs.items() if name not in own}
+    if not own:
+        capsules_of(next(iter(runs.values())))
+    if cnns and len(runs) > 2:
+        raise CapsellaError(f"a CNN stands beside one capsule network: give these two runs, got {', '.join(runs)}")
+    for name, cnn in cnns.items():
+        first = next(iter(own.values()))
+        check_same_task(cnn, capsules_of(first))
+        if _digests(runs[name]) != _digests(first):  # it might have learned from the images that are shown
+            raise CapsellaError(
+                f"{name}: a CNN beside a capsule network must be trained on the same images as {first.folder}, so that "
+                "the images on the page are new to both; train it with the same data options"
+            )
+    return own, cnns
+
+
+def _digests(run: Run) -> dict[str, str]:
+    """Return digests of the images that it was trained and validated on."""
+    return RunFolder(run.folder).images() or load_splits(run, skip_broken=True).digests()
+
+
+def capsules_of(run: Run) -> CapsuleClassifier:
+    """Return the run's network; raise `CapsellaError` if it is a CNN."""
+    if not isinstance(run.model, CapsuleClassifier):
+        raise CapsellaError(
+            f"{run.folder}: {run.model.name} is a CNN and has no capsules. Also name a run with capsules for the same "
+            "images: the CNN's features then stand beside them. capsella explore RUN --data IMAGES --out FOLDER draws "
+            "what a CNN sees"
+        )
+    return run.model
+
+
+def _check_size(html: str, megabytes: float, arrays: Arrays) -> None:
+    """Raise `CapsellaError` if the page is larger than allowed; name its largest parts."""
+    size = len(html.encode()) / 1e6
+    if size <= megabytes:
+        return
+    largest = sorted(arrays.sizes().items(), key=lambda item: -item[1])[:3]
+    parts = ", ".join(f"{_PARTS.get(name, name)} {count / 1e6:.1f}" for name, count in largest if count >= 5e4)
+    of_images = sum(count for name, count in arrays.sizes().items() if name not in _OF_NETWORKS) / 1e6
+    fewer = ", or take fewer images with --images" if of_images > size - megabytes else ""
+    smaller = ". A smaller decoder, e.g. --model-kwargs decoder_width=256 in training, has fewer weights"
+    raise CapsellaError(
+        f"the page would have {math.ceil(10 * size) / 10:.1f} MB, more than the {megabytes:g} of --megabytes. "
+        f"{f'The largest parts, in MB: {parts}. ' if parts else ''}Allow it with --megabytes {math.ceil(size):d}{fewer}"
+        f"{smaller if largest[0][0] == 'weight' else ''}"
+    )

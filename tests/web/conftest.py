@@ -1,0 +1,214 @@
+"""Runs without training, pages that are made of them, and a server about them in a thread of its own."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import config
+
+from capsella.data import ImageSet, PairSet
+from capsella.layers import ConvolutionalDecoder
+from capsella.models import create_model
+from capsella.papers import get_recipe
+from capsella.training import Run
+from capsella.web import Subject, share_runs
+from capsella.web.cnn import choose_features
+from capsella.web.images import see_test_images
+from tests.browser import DIAL, launched, opener
+
+SIZE = 17  # the least that CapsNet's kernels allow
+NAMES = ("round", "<b>&amp;</b>", "$\\bad{")
+
+
+def model(name="sabour2017_capsnet", size=SIZE, **options):
+    torch.manual_seed(0)
+    made = create_model(name, image_size=size, **{"channels": 1, "classes": NAMES, **options}).eval()
+    for parameter in getattr(made, "capsule_layers", torch.nn.Module()).parameters():
+        parameter.data *= 30  # fresh weights make votes so short that routing hardly moves
+    if getattr(made, "has_decoder", False):
+        for parameter in made.decoder.parameters():
+            parameter.data *= 3  # and drawings that hardly depend on them
+    return made
+
+
+def images_for(made, count=30):
+    random = np.random.default_rng(0)
+    pixels = torch.from_numpy(random.integers(0, 256, (count, made.channels, *made.image_size), dtype=np.uint8))
+    return ImageSet(pixels, torch.arange(count) % len(made.classes), made.classes)
+
+
+def subject(made, images=None, name="my run", most=24):
+    images = images_for(made) if images is None else images
+    return Subject(name, made, images, see_test_images(made, images, most))
+
+
+@pytest.fixture(scope="session")
+def capsnet():
+    return subject(model())
+
+
+@pytest.fixture(scope="session")
+def with_cnn(capsnet):
+    """The same run with a CNN beside it."""
+    cnn = model("sabour2017_cnn")
+    return replace(capsnet, cnn=choose_features("plain cnn", cnn, capsnet.seen.images))
+
+
+@pytest.fixture(scope="session")
+def plain():
+    """On the same images, without a decoder."""
+    return subject(model(reconstruction=False), name="plain")
+
+
+@pytest.fixture(scope="session")
+def convolutional():
+    """A run whose drawings come from the server."""
+    made = model(size=30)
+    torch.manual_seed(0)
+    made.decoder = ConvolutionalDecoder(16, (1, 30, 30), hidden=(2, 2, 2)).eval()
+    for parameter in made.decoder.parameters():
+        parameter.data *= 3
+    return subject(made, images_for(made, 12), "convolutions")
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    """Two images, each 9×9 and shifted by up to 4 pixels, on a canvas of 17×17."""
+    random = np.random.default_rng(0)
+    source = ImageSet(
+        torch.from_numpy(random.integers(0, 256, (30, 1, 9, 9), dtype=np.uint8)), torch.arange(30) % 3, NAMES
+    )
+    return subject(model(), PairSet(source, 12), "pairs")
+
+
+class Served:
+    """A server on a free port of this machine; leaving it ends the server."""
+
+    def __init__(self, subjects, token=None):
+        import uvicorn
+
+        from capsella.web.server import make_application
+
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        application = make_application(subjects, token)
+        self.server = uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_):
+        self.server.should_exit = True
+        self.thread.join(20)
+        self.socket.close()
+
+    def ask(self, path, method="GET", body=None, **headers):
+        """Status, headers, and what JSON says or the text."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, body, {key.replace("_", "-"): value for key, value in headers.items()})
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, response.headers, json.loads(text) if text.startswith("{") else text
+
+
+@pytest.fixture(scope="session")
+def served(capsnet, plain):
+    with Served([capsnet, plain]) as server:
+        yield server
+
+
+def made(name, size=SIZE, convolutions=False, network="sabour2017_capsnet", **options):
+    """A run on the small digits of the demo."""
+    torch.manual_seed(0)
+    model = create_model(network, image_size=size, **options).eval()
+    if convolutions:
+        model.decoder = ConvolutionalDecoder(16, (1, size, size), hidden=(2, 2, 2)).eval()
+    for parameter in model.capsule_layers.parameters():
+        parameter.data *= 20  # fresh weights make poses so short that no capsule is sure
+    for parameter in model.decoder.parameters() if model.has_decoder else ():
+        parameter.data *= 3  # and drawings that hardly depend on them
+    recipe = get_recipe("demo")
+    recipe = replace(recipe, data=replace(recipe.data, size=size, per_class=4, test_per_class=6))
+    return Run(Path(name), name, recipe, model, {})
+
+
+@pytest.fixture(scope="session")
+def run():
+    return made("digits")
+
+
+@pytest.fixture(scope="session")
+def plain_run():
+    return made("plain", reconstruction=False)
+
+
+@pytest.fixture(scope="session")
+def shared(run, tmp_path_factory):
+    return share_runs([run], tmp_path_factory.mktemp("page") / "page.html", images=12)
+
+
+@pytest.fixture(scope="session")
+def shared_pair(run, plain_run, tmp_path_factory):
+    """Two runs, the second without dials."""
+    return share_runs([run, plain_run], tmp_path_factory.mktemp("pair") / "page.html", images=3)
+
+
+@pytest.fixture(scope="session")
+def small_run():
+    """Of a network that is small enough for a page."""
+    return made("small", 28, network="mazzia2021_efficient_capsnet")
+
+
+@pytest.fixture(scope="session")
+def shared_network(small_run, tmp_path_factory):
+    """A page that holds the network."""
+    page = tmp_path_factory.mktemp("network") / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "jaxtyping_disable", True)
+        return share_runs([small_run], page, images=3, network=True)
+
+
+@pytest.fixture(scope="session")
+def convolved_run():
+    """A run whose decoder is not dense; 30 rows become 32 in it, which runtimes of ONNX round in their own ways."""
+    return made("convolutions", 32, convolutions=True)
+
+
+@pytest.fixture(scope="session")
+def shared_convolved(convolved_run, tmp_path_factory):
+    page = tmp_path_factory.mktemp("convolved") / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "jaxtyping_disable", True)  # torch.export's sizes are no int to the annotations' checks
+        return share_runs([convolved_run], page, images=3, megabytes=20)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(shared, chromium):
+    """A function that opens the page from the disk; at the end nothing else may have been asked for."""
+    with opener(chromium, ("file:",)) as open_tab:
+
+        def open_file(hash_="", path=shared.path, **options):
+            page = open_tab(f"{path.as_uri()}{hash_}", **options)
+            page.wait_for_selector(DIAL, state="attached") if path == shared.path else None
+            return page
+
+        yield open_file

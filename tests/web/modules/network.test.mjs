@@ -1,0 +1,67 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { changesSaid, notAsItIs } from "../../../capsella/web/page/fit.js";
+import { makeNetwork } from "../../../capsella/web/page/network.js";
+
+/** A thread whose network of two classes is as sure of each as the first two pixels are bright; its poses are these. */
+function fakeThread() {
+  const thread = {
+    postMessage: ({ question: [pixels] }) =>
+      queueMicrotask(() => {
+        const activations = pixels.slice(0, 2);
+        thread.onmessage({ data: { answer: { activations, poses: Float32Array.of(pixels[0], 0, pixels[1], 1) } } });
+      }),
+  };
+  queueMicrotask(() => thread.onmessage({ data: { answer: null } }));
+  return thread;
+}
+
+const changes = [{ name: "turn", amounts: [-90, 0, 90] }, { name: "shift", amounts: [-1, 0, 1] }];
+const run = { channels: 1, size: [1, 3], encoder: new Uint8Array(1), engine: {}, artist: null, changes };
+
+test("a page without the network looks at nothing", () => {
+  assert.equal(makeNetwork({ ...run, encoder: null }), null);
+});
+
+test("a changed image is looked at, every amount of every change", async () => {
+  const network = makeNetwork(run, fakeThread);
+  const grids = await network.changes(Uint8Array.of(51, 102, 255), 1);
+  assert.deepEqual(grids.changedActivations1.shape, [1, 3, 2]);
+  assert.deepEqual(grids.changedPoses1.shape, [1, 3, 2]);
+  const levels = [...grids.changedActivations1.values].map((value) => Math.round(255 * value));
+  assert.deepEqual(levels, [102, 255, 51, 102, 51, 51]); // to the left, as it is, to the right
+  assert.deepEqual([...grids.changedPoses1.row(0, 1)].map((value) => Math.round(255 * value)), [102, 255]);
+});
+
+test("what was done to a file is said, and nothing where nothing was done", () => {
+  assert.deepEqual(changesSaid("a.png", [8, 8], [8, 8], false), []);
+  assert.deepEqual(changesSaid("a.png", [16, 16], [8, 8], true), [
+    "a.png has 16×16 pixels: resized to the network’s 8×8",
+    "its colours became grey, which is what the network takes",
+  ]);
+  assert.match(changesSaid("a.png", [16, 20], [8, 8], false)[0], /20×16 pixels: the middle was cut out and resized/);
+});
+
+// Of 2×3 pixels, as Pillow writes them.
+const FILES = {
+  "plain.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAAAAACcgYFdAAAAEUlEQVR4nGO8cYpl1SEGPy4AE3ADbIPO1oEAAAAASUVORK5CYII=",
+  "deep.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADEAAAAADMEV0eAAAAF0lEQVR4nGPg4OPcwsReyfSd6fe0v+wAGwkE5hsKSwwAAAAASUVORK5CYII=",
+  "moves.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAAAAACcgYFdAAAACGFjVEwAAAACAAAAAPONk3AAAAAaZmNUTAAAAAAAAAACAAAAAwAAAAAAAAAAAAAAAQAAYJrBuQAAABFJREFUeJxjvHGKZdUhBj8uABNwA2yDztaBAAAAGmZjVEwAAAABAAAAAgAAAAMAAAAAAAAAAAAAAAEAAPvpK20AAAAVZmRBVAAAAAJ4nGMQZmGSPM2w9AUABqQCizRS/YgAAAAASUVORK5CYII=",
+  "plain.gif": "R0lGODdhAgADAIIAAAoKCkRERE5OToKCgqKiotjY2AAAAAAAACwAAAAAAgADAAAICQALEBgQQACAgAA7",
+  "moves.gif": "R0lGODdhAgADAIIAAAoKCkRERE5OToKCgqKiotjY2AAAAAAAACwAAAAAAgADAAAICQALEBgQQACAgAAh+QQBAAAGACwAAAAAAgADAIIEBAQTExMsLCylpaXPz8/o6OgAAAAAAAAICQADABBAYECBgAA7",
+  "plain.webp": "UklGRjIAAABXRUJQVlA4ICYAAACwAQCdASoCAAMAAUAmJaQAAudg2cwAAP72/sf590Y9r9cGgAAAAA==",
+  "moves.webp": "UklGRvQAAABXRUJQVlA4WAoAAAACAAAAAQAAAgAAQU5JTQYAAAAAAAAAAABBTk1GPAAAAAAAAAAAAAEAAAIAAAAAAAJWUDggJAAAAJABAJ0BKgIAAwABQCYlpAADXxDkIAD+9f5/9+cova/ZZ2AAAEFOTUaEAAAAAAAAAAAAAQAAAgAAAAAAAFZQOCBsAAAAVAEAnQEqAgADAAAAJiWkAAWMAAD++QEcE//UI/+zn/xL16v/9ml//9XP/Wn/i87+cyj/hfv72Bc+m43n/+vx/L3i/p2N//X4/l7xf07G//r8fy94v6ef/wt/k7WL/8Lf5O2U/8Lf5O1MAAAA",
+  "turned.webp": "UklGRlIAAABXRUJQVlA4WAoAAAAIAAAAAQAAAgAAVlA4TBEAAAAvAYAAAAdQ5CrUo/+BiOh/AABFWElGGgAAAE1NACoAAAAIAAEBEgADAAAAAQAGAAAAAAAA",
+  "plain.jpg": "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwg",
+};
+
+test("files that a browser would show otherwise are refused", () => {
+  const problem = (name) => notAsItIs(name, Uint8Array.from(Buffer.from(FILES[name], "base64")));
+  for (const name of ["plain.png", "plain.gif", "plain.webp", "plain.jpg"]) assert.equal(problem(name), "");
+  assert.equal(problem("turned.webp"), "turned.webp: is turned by EXIF, which browsers pass over in WebP; save it as JPEG or PNG");
+  assert.equal(problem("deep.png"), "deep.png: has 16 bits a channel, of which a browser drops half; save it with 8 bits");
+  for (const name of ["moves.png", "moves.gif", "moves.webp"]) {
+    assert.equal(problem(name), `${name}: must be a single picture, and it is animated`);
+  }
+  assert.equal(notAsItIs("cut.gif", Uint8Array.from(Buffer.from(FILES["moves.gif"], "base64").subarray(0, 30))), "");
+});

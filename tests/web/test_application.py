@@ -1,0 +1,215 @@
+"""What the server answers: the page, images, drawings; and that whatever is wrong becomes one sentence."""
+
+import base64
+import http.client
+import io
+import json
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.models.inference import inference
+from capsella.types import Capsules
+from capsella.web.answers import explorer_page
+
+from .conftest import SIZE, Served
+
+KINDS = {"f4": np.float32, "u1": np.uint8, "u2": np.uint16, "i1": np.int8}
+
+
+def arrays(answer):
+    content = zlib.decompress(base64.b64decode(answer["data"]))
+    return {
+        name.removeprefix("0/"): np.frombuffer(content, KINDS[kind], int(np.prod(shape)), start).reshape(shape)
+        for name, (kind, shape, start) in answer["arrays"].items()
+    }
+
+
+def png(*shape):
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def test_the_page_is_that_of_share_with_a_server_behind_it(served, capsnet, plain):
+    status, headers, html = served.ask("/")
+    assert status == 200
+    assert "connect-src 'self'" in html
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    facts = json.loads(html.partition('id="facts">')[2].partition("</script>")[0])
+    assert [run["name"] for run in facts["runs"]] == ["my run", "plain"]
+    assert facts["alike"]
+    first, second = ([one["number"] for one in run["images"]] for run in facts["runs"])
+    assert first == second
+    tests = facts["server"]["tests"][0]
+    assert len(tests["numbers"]) == len(tests["truth"]) == len(tests["right"]) == 24
+    assert not [name for name in facts["arrays"] if "changed" in name]  # they are asked for
+    assert '<script type="text/plain" id="data"></script>' in html
+    kind, shape, start = facts["arrays"]["0/images"]
+    content = explorer_page([capsnet, plain])[1]
+    held = np.frombuffer(content, KINDS[kind], int(np.prod(shape)), start).reshape(shape)
+    np.testing.assert_array_equal(held[0], capsnet.test.images[first[0]].numpy())
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request("GET", "/api/arrays")
+    response = connection.getresponse()
+    assert response.headers["Content-Type"] == "application/octet-stream"
+    assert response.read() == content
+
+
+def test_any_test_image_is_as_the_network_sees_it(served, capsnet):
+    status, _, answer = served.ask("/api/runs/0/images/17")
+    assert status == 200
+    assert answer["image"]["number"] == 17
+    assert answer["image"]["truth"] == [17 % 3]
+    got = arrays(answer)
+    np.testing.assert_array_equal(got["images"][0], capsnet.test.images[17].numpy())
+    with inference(capsnet.model):
+        capsules = capsnet.model.encode(capsnet.test.images[17:18].float() / 255)
+    np.testing.assert_allclose(got["poses"][0], capsules.poses[0, 0, 0].numpy(), atol=1e-6)
+    assert answer["image"]["predicted"] == int(capsules.activations.argmax())
+    assert {"drawn", "evidence0", "entropy0", "points", "couplings"} <= set(got)
+
+
+def test_drawings_are_those_of_the_network(served, capsnet):
+    poses = torch.randn(2, 16)
+    question = json.dumps({"target": 1, "poses": poses.tolist()})
+    _, _, answer = served.ask("/api/runs/0/drawings", "POST", question)
+    grid = torch.randn(2, 1, 1, 3, 16)  # what the others hold changes nothing
+    grid[:, 0, 0, 1] = poses
+    with inference(capsnet.model):
+        drawn = capsnet.model.decode(Capsules(grid, grid.norm(dim=4)), torch.tensor([1, 1]))
+    np.testing.assert_allclose(arrays(answer)["drawings"] / 255, drawn.numpy(), atol=0.003)
+
+
+def test_changes_are_those_that_the_page_shows(served, capsnet):
+    pixels = capsnet.test.images[3].numpy().tobytes()
+    got = arrays(served.ask("/api/runs/0/changes?class=2", "POST", pixels)[2])
+    with inference(capsnet.model):
+        capsules = capsnet.model.encode(capsnet.test.images[3:4].float() / 255)
+    assert got["changedPoses0"].shape == (1, 9, 16)
+    for kind in range(3):  # in the middle nothing is changed
+        np.testing.assert_allclose(got[f"changedPoses{kind}"][0, 4], capsules.poses[0, 0, 0, 2].numpy(), atol=1e-5)
+    assert np.abs(got["changedPoses0"][0, 0] - got["changedPoses0"][0, 4]).max() > 1e-3
+
+
+def test_a_cnn_sees_the_same_changes(with_cnn):
+    image = with_cnn.test.images[3:4]
+    with Served([with_cnn]) as server:
+        html = server.ask("/")[2]
+        got = arrays(server.ask("/api/runs/0/changes?class=2", "POST", image.numpy().tobytes())[2])
+    facts = json.loads(html.partition('id="facts">')[2].partition("</script>")[0])
+    beside = facts["runs"][0]["beside"]
+    assert beside.pop("kept") == with_cnn.cnn.kept.tolist()
+    assert beside == {"name": "plain cnn", "network": "sabour2017_cnn", "features": 16, "of": 192}
+    with inference(with_cnn.cnn.cnn):
+        active = with_cnn.cnn.cnn(image.float() / 255).activations
+    np.testing.assert_allclose(got["besideActivations0"][0, 4], active[0].numpy(), atol=1e-5)
+    assert got["besideFeatures0"].shape == (1, 9, 16)
+    assert np.abs(got["besideFeatures0"]).max() < 2  # in parts of the largest on the images of the page
+    assert got["besideAngles0"][0, 4] < 0.1 < got["besideAngles0"][0, 0]
+
+
+def test_an_uploaded_file_is_looked_at_and_what_was_done_is_said(served):
+    _, _, answer = served.ask("/api/runs/0/files?name=photo.png", "POST", png(50, 40, 3))
+    facts = answer["image"]
+    assert (facts["number"], facts["truth"], facts["title"]) == (None, [], "photo.png")
+    assert facts["said"][0] == "photo.png has 40×50 pixels: the middle was cut out and resized to the network's 17×17"
+    assert arrays(answer)["images"].shape == (1, 1, SIZE, SIZE)
+
+
+def question(target, poses):
+    return json.dumps({"target": target, "poses": poses}).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "body", "status", "text"),
+    [
+        ("/api/runs/0/images/30", "GET", None, 400, "image: "),
+        ("/api/runs/0/images/-1", "GET", None, 404, ""),
+        ("/api/runs/7/images/0", "GET", None, 404, ""),
+        ("/openapi.json", "GET", None, 404, ""),
+        ("/..%2f..%2fpyproject.toml", "GET", None, 404, ""),
+        ("/", "POST", b"", 405, ""),
+        ("/api/runs/0/files?name=a.png", "POST", b"no image", 400, "a.png: "),
+        ("/api/runs/0/sketches", "POST", b"no image", 400, "drawing: "),
+        ("/api/runs/0/changes?class=0", "POST", b"123", 400, "pixels: "),
+        ("/api/runs/0/changes", "POST", bytes(289), 400, "class: "),
+        ("/api/runs/0/changes?class=9", "POST", bytes(289), 400, "class: "),
+        ("/api/runs/0/drawings", "POST", b"[" * 100_000, 400, "question: "),
+        ("/api/runs/0/drawings", "POST", b"{}", 400, "question: "),
+        ("/api/runs/0/drawings", "POST", question(True, [[1]]), 400, "class: "),
+        ("/api/runs/0/drawings", "POST", question(0, [[1]]), 400, "poses: "),
+        ("/api/runs/0/drawings", "POST", question(0, []), 400, "poses: "),
+        ("/api/runs/0/drawings", "POST", question(0, [[float("nan")] * 16]), 400, "poses: "),
+        ("/api/runs/1/drawings", "POST", question(0, [[0] * 16]), 400, "decoder"),
+    ],
+)
+def test_a_wrong_question_gets_a_sentence(served, path, method, body, status, text):
+    got, _, answer = served.ask(path, method, body)
+    assert got == status
+    assert list(answer) == ["error"]
+    assert text in answer["error"]
+
+
+def test_a_large_upload_is_not_even_read(served, monkeypatch):
+    monkeypatch.setattr("capsella.web.server.MAX_BYTES", 1000)
+    status, _, answer = served.ask("/api/runs/0/files?name=a.png", "POST", bytes(2000))
+    assert (status, answer["error"]) == (400, "a.png: must be at most 0 MB")
+    parts = iter([bytes(600), bytes(600)])  # sent in pieces, its size is not known before
+    status, _, answer = served.ask("/api/runs/0/files?name=a.png", "POST", parts)
+    assert (status, answer["error"]) == (400, "a.png: must be at most 0 MB")
+
+
+def test_a_header_of_too_many_pixels_is_called_too_large(served):
+    head = bytearray(png(8, 8))
+    width = (50_000).to_bytes(4, "big")
+    head[16:24] = width + width
+    head[29:33] = zlib.crc32(bytes(head[12:29])).to_bytes(4, "big")
+    _, _, answer = served.ask("/api/runs/0/files?name=a.png", "POST", bytes(head))
+    assert answer["error"] == "a.png: is too large, must have at most 40 megapixels, got 2,500.0"
+
+
+def test_what_breaks_inside_stays_inside(capsnet, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("a secret of the house")
+
+    monkeypatch.setattr("capsella.web.server.answer_about", broken)
+    with Served([capsnet]) as server:
+        status, _, answer = server.ask("/api/runs/0/images/0")
+    assert status == 500
+    assert answer["error"].startswith("Something went wrong in the server.")
+
+
+def test_nothing_is_written(served, monkeypatch):
+    import builtins
+
+    written, real = [], builtins.open
+
+    def watched(file, mode="r", *args, **options):
+        if set(mode) & set("wax+"):
+            written.append(str(file))
+        return real(file, mode, *args, **options)
+
+    monkeypatch.setattr(builtins, "open", watched)
+    served.ask("/api/runs/0/files?name=photo.png", "POST", png(900, 900, 3))
+    served.ask("/api/runs/0/sketches", "POST", png(224, 224))
+    assert written == []
+
+
+def test_pairs_have_two_classes(pairs):
+    with Served([pairs]) as server:
+        answer = server.ask("/api/runs/0/images/5")[2]
+    assert len(answer["image"]["truth"]) == len(answer["image"]["taken"]) == 2
+    assert answer["image"]["predicted"] == answer["image"]["taken"][0]
+
+
+def test_a_large_decoder_stays_with_the_server(convolutional, capsnet, monkeypatch):
+    facts = explorer_page([convolutional])[0]
+    assert '"after":null' in facts
+    assert '"whyNoDials":""' in facts
+    assert '"after":["relu"' in explorer_page([capsnet])[0]
+    monkeypatch.setattr("capsella.web.decoders.MAX_WEIGHTS", 1000)
+    assert '"after":null' in explorer_page([capsnet])[0]

@@ -1,0 +1,213 @@
+"""What a page is made of: arrays, images, their changes, planes of poses and votes, joined modules."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data.reading import to_tensor
+from capsella.models import create_model
+from capsella.web.arrays import Arrays
+from capsella.web.images import STOPS, SeenImages, change_images, changes_of, choose_images
+from capsella.web.modules import PAGE, joined_modules, modules_in_order
+from capsella.web.page import class_axes, page_html, steepest_axes
+from capsella.web.routing_view import MAX_VOTES, WITHIN, class_votes, look_at_routing
+
+NODE = shutil.which("node")
+MODULES = Path(__file__).parent / "modules"
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+def test_the_modules_of_the_page():
+    tests = sorted(map(str, MODULES.glob("*.test.mjs")))
+    done = subprocess.run([NODE, "--test", *tests], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^# pass [1-9]\d", done.stdout, re.M)
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+@pytest.mark.parametrize("size", [(31, 17), (200, 90), (9, 40), (17, 17), (5, 5)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_page_resizes_as_pillow_does(size, channels):
+    rgb = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    expected = to_tensor(Image.fromarray(rgb), (17, 17), channels)
+    script = """import { channelsOf, resized } from "./fit.js";
+      const { rgba, size, channels } = JSON.parse(await new Response(process.stdin).text());
+      console.log(JSON.stringify(channelsOf(rgba, channels).map((plane) => [...resized(plane, size, [17, 17])])));"""
+    rgba = np.dstack([rgb, np.full(size, 255)]).ravel().tolist()
+    asked = json.dumps({"rgba": rgba, "size": size, "channels": channels})
+    done = subprocess.run(
+        [NODE, "--input-type=module", "-e", script], input=asked, capture_output=True, text=True, timeout=60, cwd=PAGE
+    )
+    assert done.returncode == 0, done.stderr
+    got = np.array(json.loads(done.stdout)).reshape(expected.shape)
+    np.testing.assert_array_equal(got, expected.numpy())
+
+
+def test_arrays_lie_where_the_table_says():
+    arrays = Arrays()
+    arrays.add("0/small", "u1", [1, 2, 3])
+    arrays.add("0/halves", "f2", np.array([[1.0, 0.333251953125]]))
+    arrays.add("0/floats", "f4", [1.5, -2])
+    content = zlib.decompress(base64.b64decode(arrays.packed()))
+    assert arrays.table == {"0/small": ["u1", [3], 0], "0/halves": ["f2", [1, 2], 4], "0/floats": ["f4", [2], 8]}
+    assert content[:4] == bytes([1, 2, 3, 0])
+    assert content[4:8] == bytes([0x00, 0x55, 0x3C, 0x35])  # low bytes, then high ones
+    np.testing.assert_array_equal(np.frombuffer(content[8:], np.float32), [1.5, -2])
+    assert set(arrays.sizes()) == {"small", "halves", "floats"}
+
+
+def pool_of(activations, labels):
+    count = len(labels)
+    images = torch.zeros(count, 1, 4, 4, dtype=torch.uint8)
+    return SeenImages(
+        images, labels.reshape(count, -1), tuple(range(count)), count, activations, torch.zeros(count, 3, 2)
+    )
+
+
+def test_every_class_mistakes_and_unsure_images_are_chosen():
+    labels = torch.arange(40) % 4
+    activations = torch.full((40, 4), 0.1)
+    activations[torch.arange(40), labels] = 0.9
+    activations[20] = torch.tensor([0.1, 0.2, 0.95, 0.1])  # of class 0: a mistake
+    activations[21] = torch.tensor([0.1, 0.3, 0.1, 0.1])  # right, but unsure
+    chosen = choose_images(pool_of(activations, labels), 8)
+    assert len(chosen) == len(set(chosen)) == 8
+    assert {20, 21} <= set(chosen)
+    assert set(labels[chosen].tolist()) == {0, 1, 2, 3}
+    assert chosen[-1] == 20  # mistakes stand last
+    assert choose_images(pool_of(activations, labels), 1) == [0]
+    assert sorted(choose_images(pool_of(activations, labels), 100)) == list(range(40))
+    with pytest.raises(ValueError, match="images: must be at least 1, got 0"):
+        choose_images(pool_of(activations, labels), 0)
+
+
+def test_pairs_are_right_where_both_classes_are():
+    activations = torch.tensor([[0.9, 0.8, 0.1], [0.9, 0.1, 0.8], [0.2, 0.3, 0.1]])
+    pool = pool_of(activations, torch.tensor([[1, 0], [0, 1], [1, 0]]))
+    assert pool.predicted.tolist() == [[0, 1], [0, 2], [1, 0]]
+    assert pool.correct.tolist() == [True, False, True]
+    assert choose_images(pool, 3) == [0, 2, 1]  # mistakes stand last
+
+
+def test_changes_about_the_centre():
+    image = torch.arange(9.0).reshape(1, 1, 3, 3) / 8
+    torch.testing.assert_close(change_images(image, "turn", 0), image)
+    torch.testing.assert_close(change_images(image, "turn", 90), image.rot90(-1, (2, 3)))
+    torch.testing.assert_close(change_images(image, "shift", 1)[..., 1:], image[..., :2])
+    wide = torch.rand(2, 3, 4, 9)
+    torch.testing.assert_close(change_images(wide, "turn", 180), wide.flip((2, 3)))
+    for change in changes_of(20):
+        assert len(change.amounts) == STOPS
+    assert changes_of(20)[1].amounts == (-4, -3, -2, -1, 0, 1, 2, 3, 4)
+
+
+def test_the_plane_of_a_class():
+    torch.manual_seed(0)
+    usual, aside = torch.eye(5)[0], torch.eye(5)[3]
+    poses = 0.9 * (usual + torch.linspace(-0.5, 0.5, 11)[:, None] * aside)
+    both = torch.stack([poses, torch.rand(11, 5)], 1)
+    activations = torch.tensor([[0.9, 0.1]]).repeat(11, 1)
+    images, labels = torch.zeros(11, 1, 4, 4, dtype=torch.uint8), torch.zeros(11, 1, dtype=torch.long)
+    axes = class_axes(SeenImages(images, labels, tuple(range(11)), 11, activations, both))
+    torch.testing.assert_close(axes[0, 0], usual)
+    torch.testing.assert_close(axes[0, 1].abs(), aside)
+    assert axes.isfinite().all()
+
+
+def test_the_second_axis_is_where_the_drawing_changes_most():
+    model = create_model("sabour2017_capsnet", image_size=17, classes=2).eval()
+    first = model.decoder.layers[1].weight.data  # [512 2·16]
+    first[:, 5] *= 40  # of class 0, the sixth number
+    axes = torch.zeros(2, 2, 16)
+    axes[:, 0, 2] = 1
+    found = steepest_axes(model, axes, torch.full((2,), 0.9))
+    torch.testing.assert_close(found[:, 0], axes[:, 0])
+    assert found[0, 1].abs().argmax() == 5
+    assert found[1, 1].abs().max() < found[0, 1].abs().max()
+    torch.testing.assert_close((found[:, 0] * found[:, 1]).sum(1), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[:, 1].norm(dim=1), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "children"),
+    [
+        ("sabour2017_capsnet", {"image_size": 20, "classes": 3}, 128),
+        ("hinton2018_matrix_capsnet_small", {}, 256),
+        ("mazzia2021_efficient_capsnet", {"classes": 4}, 16),
+    ],
+)
+def test_votes_in_a_plane(name, options, children):
+    model = create_model(name, **options).eval()
+    image = torch.rand(model.channels, *model.image_size)
+    votes = class_votes(model, image, [2, 0])
+    assert votes.children == children
+    count = min(children, MAX_VOTES)
+    assert votes.points.shape == (2, count, 2)
+    assert votes.couplings.shape == (2, votes.means.shape[1], count)
+    distances = np.linalg.norm(votes.points, axis=2)
+    np.testing.assert_allclose(distances.max(1), 1)
+    last = votes.couplings[:, -1]
+    within = np.where(distances < 1 - 1e-9, last, 0).sum(1) / last.sum(1)
+    assert (within < WITHIN + 1e-9).all()
+    np.testing.assert_allclose(votes.means[:, -1], 0, atol=1e-12)
+    assert ((votes.spread > 0) & (votes.spread <= 1 + 1e-9)).all()
+    children = model.primary(model.backbone(image[None])) if name == "sabour2017_capsnet" else None
+    if children is not None:
+        active = children.activations[0].detach().numpy()
+        ordered = active[tuple(votes.positions.T)]
+        np.testing.assert_allclose(ordered, np.sort(active.ravel())[::-1][:count], rtol=1e-6)
+    assert len({tuple(part) for part in votes.positions.tolist()}) == count
+
+
+def test_evidence_is_within_its_largest():
+    model = create_model("hinton2018_matrix_capsnet_small").eval()
+    image = torch.rand(1, 32, 32)
+    routed = look_at_routing(model, image, model(image[None]).activations[0].detach())
+    assert [one.shape for one in routed.evidence] == [(5, 3, 14, 14), (5, 3, 6, 6), (5, 3, 4, 4)]
+    for one in routed.evidence:
+        np.testing.assert_allclose(one.max((1, 2, 3)), 1)
+        assert one.min() >= 0
+    assert routed.parents[-1] == routed.classes
+
+
+def test_modules_are_joined_after_those_that_they_need(tmp_path):
+    (tmp_path / "a.js").write_text('import { b } from "./b.js";\nexport const a = b + 1;\n')
+    (tmp_path / "b.js").write_text("export function b() {}\n")
+    assert modules_in_order("a.js", tmp_path) == ["b.js", "a.js"]
+    assert joined_modules("a.js", tmp_path) == "// b.js\nfunction b() {}\n\n// a.js\nconst a = b + 1;\n"
+    (tmp_path / "b.js").write_text('import { a } from "./a.js";\n')
+    with pytest.raises(ValueError, match=r"must not import in a circle, got a.js → b.js → a.js"):
+        joined_modules("a.js", tmp_path)
+    (tmp_path / "b.js").write_text("export default 1;\n")
+    with pytest.raises(ValueError, match=r"b.js: must import as .*, got export default 1;"):
+        joined_modules("a.js", tmp_path)
+
+
+def test_every_module_is_in_the_page_or_its_worker():
+    joined = {*modules_in_order("main.js"), *modules_in_order("worker.js")}
+    assert joined == {path.name for path in PAGE.glob("*.js")}
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+def test_no_name_is_there_twice(tmp_path):
+    script = tmp_path / "joined.mjs"
+    script.write_text(joined_modules(), encoding="utf-8")
+    done = subprocess.run([NODE, "--check", str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_from_strangers_stay_text():
+    name = "</script><script>alert(1)</script>"
+    html = page_html(name, {"runs": [{"classes": [name]}]}, "")
+    assert name not in html
+    facts = html.partition('id="facts">')[2].partition("</script>")[0]
+    assert json.loads(facts)["runs"][0]["classes"] == [name]

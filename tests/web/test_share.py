@@ -1,0 +1,154 @@
+"""From runs to a page: what is in it, what is refused, and that it draws what PyTorch draws."""
+
+import copy
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.errors import CapsellaError
+from capsella.models import create_model
+from capsella.routing import record
+from capsella.web import share_runs
+from capsella.web.arrays import Arrays
+from capsella.web.cnn import add_features, choose_features
+from capsella.web.images import STOPS
+from capsella.web.routing_view import class_votes, look_at_routing
+from capsella.web.share import split_cnns
+
+from .page_parity import NODE, TOLERANCE, compare_page
+
+needs_node = pytest.mark.skipif(NODE is None, reason="Node is not installed")
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(shared):
+    html = shared.path.read_text(encoding="utf-8")
+    assert shared.megabytes == len(html.encode()) / 1e6
+    assert "default-src 'none'" in html
+    assert not re.findall(r'(?:src|href)="(?!data:)', html)
+    assert [len(numbers) for numbers in shared.images.values()] == [12]
+
+
+@pytest.mark.parametrize(
+    ("network", "routing"), [("league_capsnet", "em"), ("league_capsnet", "variational"), ("heinsen2019_capsnet", None)]
+)
+def test_networks_whose_log_odds_are_logits_are_looked_into(network, routing):
+    """Their last layer is asked for log-odds, not called."""
+    torch.manual_seed(0)
+    more = {} if routing is None else {"routing": {"name": routing}}
+    model = create_model(network, image_size=32, classes=3, **more).eval()
+    image = torch.rand(1, 32, 32)
+    votes = class_votes(model, image, [0, 2])
+    with torch.no_grad(), record() as traces:
+        output = model(image[None])
+    assert votes.couplings.shape[:2] == (2, len(traces[-1].couplings))
+    assert votes.children == traces[-1].couplings[-1].shape[1]
+    look_at_routing(model, image, output.activations[0])
+
+
+@needs_node
+def test_the_page_draws_what_pytorch_draws(shared, run):
+    compared = compare_page(shared.path, [run.model])
+    assert compared.pictures == 12 * 2 + 5
+    assert 0 < compared.difference < TOLERANCE
+
+
+@needs_node
+@pytest.mark.slow
+def test_a_decoder_of_convolutions_draws_what_pytorch_draws(shared_convolved, convolved_run):
+    compared = compare_page(shared_convolved.path, [convolved_run.model])
+    assert compared.pictures == 3 * 2 + 5
+    assert 0 < compared.difference < TOLERANCE
+    html = shared_convolved.path.read_text(encoding="utf-8")
+    assert "script-src 'unsafe-inline' blob: 'wasm-unsafe-eval'; worker-src blob:" in html
+
+
+@needs_node
+@pytest.mark.slow
+def test_the_network_in_a_page_sees_what_pytorch_sees(shared_network, small_run):
+    compared = compare_page(shared_network.path, [small_run.model], network=True)
+    assert compared.looks == 3
+    assert 0 < compared.numbers < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        ({"value_range": (0.0, 4095.0)}, "its images have more than 8 bits"),
+        ({"cut": object()}, "its stained cells are cut out first"),
+    ],
+)
+def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, of, why):
+    for name, value in of.items():
+        monkeypatch.setattr(run.model, name, value)
+    with pytest.raises(CapsellaError, match=f"network: a page cannot read images as .* since {why}"):
+        share_runs([run], tmp_path / "page.html", network=True)
+
+
+def test_a_page_that_is_too_large_is_refused(run, tmp_path):
+    out = tmp_path / "page.html"
+    text = r"the page would have \d+\.\d MB, more than the 0.5 of --megabytes\. The largest parts, in MB: decoder \d"
+    with pytest.raises(CapsellaError, match=text):
+        share_runs([run], out, images=2, megabytes=0.5)
+    assert not out.exists()
+
+
+def test_a_cnn_has_nothing_to_share(run, tmp_path):
+    cnn = replace(run, model=create_model("sabour2017_cnn", image_size=17))
+    with pytest.raises(CapsellaError, match=r"sabour2017_cnn is a CNN and has no capsules\. Name a run with"):
+        share_runs([cnn], tmp_path / "page.html")
+
+
+@pytest.fixture(scope="module")
+def cnn(run):
+    torch.manual_seed(1)
+    return replace(run, folder=Path("plain-cnn"), model=create_model("sabour2017_cnn", image_size=17).eval())
+
+
+def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
+    shared = share_runs([cnn, run], tmp_path / "page.html", images=2)
+    assert list(shared.images) == ["digits"]
+    html = shared.path.read_text(encoding="utf-8")
+    assert '"beside":{"name":"plain-cnn","network":"sabour2017_cnn","features":16,"of":192,"kept":[' in html
+
+
+def test_features_of_changed_images(cnn):
+    arrays, kept = Arrays(), {}
+    arrays.add = lambda name, kind, values: kept.update({name: values})
+    images = torch.randint(0, 256, (2, 1, 17, 17), dtype=torch.uint8)
+    beside = choose_features("cnn", cnn.model, images)
+    add_features(beside, images.float() / 255, arrays, "0")
+    angles, features = kept["0/besideAngles0"], kept["0/besideFeatures0"]
+    assert angles.shape == (2, STOPS)
+    np.testing.assert_allclose(angles[:, STOPS // 2], 0, atol=0.1)
+    assert (angles[:, [0, -1]] > 1).all()
+    largest = np.abs(np.concatenate([kept[f"0/besideFeatures{k}"] for k in range(3)], 1)).max((0, 1))
+    np.testing.assert_allclose(largest, 1, rtol=1e-6)
+    moves = features.max(1) - features.min(1)
+    assert moves.shape == (2, 16)
+    np.testing.assert_allclose(kept["0/besideActivations1"].sum(2), 1, rtol=1e-5)
+
+
+def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
+    with pytest.raises(CapsellaError, match="beside one capsule network: give these two runs, got a, b, c"):
+        split_cnns({"a": run, "b": plain_run, "c": cnn})
+
+
+def test_a_cnn_that_learned_from_other_images_is_refused(run, cnn):
+    """It might have seen those on the page."""
+    other = replace(cnn, recipe=replace(cnn.recipe, data=replace(cnn.recipe.data, split_seed=7)))
+    with pytest.raises(CapsellaError, match="b: a CNN beside a capsule network must be trained on the same images"):
+        split_cnns({"a": run, "b": other})
+    seen_otherwise = replace(cnn, model=copy.deepcopy(cnn.model))
+    seen_otherwise.model.value_range = (0.0, 4095.0)
+    with pytest.raises(CapsellaError, match=r"its value_range must be None, got \(0.0, 4095.0\)"):
+        split_cnns({"a": run, "b": seen_otherwise})
+
+
+def test_a_cnn_for_other_classes_is_refused(run, cnn, tmp_path):
+    other = replace(cnn, model=create_model("sabour2017_cnn", image_size=17, classes=("a", "b")))
+    with pytest.raises(CapsellaError, match=r"its classes must be .*, got \('a', 'b'\)"):
+        share_runs([run, other], tmp_path / "page.html")
