@@ -58,12 +58,6 @@ def test_commands_of_the_pages_are_understood(understood: Callable[[str], bool])
     assert [line for line in wrong if understood(line)] == []
 
 
-def test_every_folder_has_pages() -> None:
-    folders = {path.parent.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    assert folders == {".", "guide", "papers", "reference", "reference/api"}
-    assert {name.partition("/")[0] for name in (param.id for param in BLOCKS)} >= {"guide", "papers"}
-
-
 def test_links_lead_somewhere() -> None:
     missing = []
     for page in PAGES_AND_MORE:
@@ -71,33 +65,6 @@ def test_links_lead_somewhere() -> None:
         links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text) + re.findall(r'src="([^"]+)"', text)
         missing += [f"{page.relative_to(ROOT)}: {link}" for link in links if not (page.parent / link).exists()]
     assert not missing
-
-
-def cut_tables(text: str) -> list[str]:
-    """First lines of tables without a head, which are shown as text: what stands above them cuts a table in two."""
-    lines = ["", *text.splitlines(), ""]
-    return [
-        line
-        for before, line, after in zip(lines, lines[1:], lines[2:], strict=False)
-        if line.startswith("|") and not before.startswith("|") and not re.match(r"\|\s*:?-+:?\s*\|", after)
-    ]
-
-
-def test_tables_are_whole() -> None:
-    assert not [(page.name, line) for page in PAGES_AND_MORE for line in cut_tables(page.read_text(encoding="utf-8"))]
-    whole = "text\n\n| a | b |\n|---|---:|\n| 1 | 2 |\n"
-    assert not cut_tables(whole)
-    assert cut_tables(whole + "A sentence.\n| 3 | 4 |\n") == ["| 3 | 4 |"]
-
-
-def test_folders_and_targets_that_the_readme_names_exist() -> None:
-    tree = README.partition("## The tree")[2].partition("```text\n")[2].partition("```")[0]
-    folders = re.findall(r"(?:^|\s{2,})(\w+)/(?= )", tree)
-    places = (ROOT, PACKAGE, DOCS)
-    assert folders
-    assert not [name for name in folders if not any((place / name).is_dir() for place in places)]
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.M)) <= set(targets)
 
 
 def test_every_command_is_on_its_page() -> None:
@@ -188,15 +155,3 @@ def test_the_site_needs_no_other_machine(site: Path) -> None:
     loaded = {found for path in site.rglob("*.html") for found in pattern.findall(path.read_text(encoding="utf-8"))}
     assert not loaded
     assert (site / "search" / "search_index.js").is_file()
-
-
-@pytest.mark.slow
-def test_pictures_are_in_the_site(site: Path) -> None:
-    missing = [
-        f"{page.relative_to(site)}: {source}"
-        for page in site.rglob("*.html")
-        for source in re.findall(r'<img[^>]*src="([^"]+)"', page.read_text(encoding="utf-8"))
-        if not source.startswith("data:") and not (page.parent / source).is_file()
-    ]
-    assert not missing
-    assert list((site / "results" / "figures").glob("*.png"))

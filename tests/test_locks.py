@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from threading import Timer
 
 import pytest
@@ -62,29 +61,3 @@ def test_nothing_is_left_where_nothing_came_of_it(tmp_path):
     with pytest.raises(RuntimeError), alone_in(tmp_path / "run"):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_another_process_removes_in_between_is_made_again(tmp_path, monkeypatch):
-    """As that one leaves it: it had made the folder, and nothing came into it."""
-    folder, mkdir, made = tmp_path / "run", Path.mkdir, []
-
-    def removed(self, *arguments, **options):
-        mkdir(self, *arguments, **options)
-        if self == folder and not made:
-            made.append(self)
-            self.rmdir()
-
-    monkeypatch.setattr(Path, "mkdir", removed)
-    with alone_in(folder):
-        assert (folder / ".lock").exists()
-
-
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
-    def refuse(file, how):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("capsella.files.fcntl.flock", refuse)
-    monkeypatch.setattr("capsella.errors._warned", set())
-    text = "this file system has no locks; see that no two processes write there"
-    with pytest.warns(UserWarning, match=text), alone_in(tmp_path):
-        pass

@@ -53,13 +53,3 @@ def test_a_resumed_fine_tuning_ends_with_the_weights_of_an_unbroken_one(cli, ima
     assert cli("train", "--resume", tmp_path / "broken").code == 0
     whole, broken = (load_run(tmp_path / name).model.state_dict() for name in ("whole", "broken"))
     assert all(torch.equal(broken[name], value) for name, value in whole.items())
-
-
-@pytest.mark.slow
-def test_compare_on_a_backbone(cli, images, backbone, tmp_path):
-    words = ("compare", images, "--backbone", backbone, "--models", "stem_linear", "--size", 17, "--channels", 1)
-    words = (*words, "--epochs", 1, "--seeds", 1, "--rates", 1, "--sizes", 1, "--accelerator", "cpu")
-    answer = cli(*words, "--out", tmp_path / "study")
-    assert answer.code == 0, answer.err
-    found = json.loads((tmp_path / "study" / "compare.json").read_text())
-    assert cli("evaluate", tmp_path / "study").code == (0 if found["recommended_run"] else 1)

@@ -13,29 +13,6 @@ def read(path):
     return json.loads(path.read_text())
 
 
-def test_an_interruption_says_how_to_continue(cli, images, tmp_path, monkeypatch):
-    finish, ended = Trainer._finish_epoch, []
-
-    def stop(self):
-        if ended:
-            raise KeyboardInterrupt
-        ended.append(True)
-        return finish(self)
-
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_finish_epoch", stop)
-        answer = cli("train", "images-resnet", "--data", images, *SHORT, "--epochs", 3, "--out", run)
-    assert answer.code == 130
-    assert f"capsella train --resume {run}" in answer.out
-    for words in (("evaluate", run), ("predict", run, images / "rows" / "rows00.png")):
-        answer = cli(*words)
-        assert answer.code == 0, answer.err
-        assert f"capsella train --resume {run}" in answer.err
-    assert cli("train", "--resume", run).code == 0
-    assert "interrupted" not in cli("evaluate", run).err
-
-
 def test_files_that_came_are_left_out_and_every_number_is_as_before(cli, copied):
     images, run = copied
     before = read(run / "test.json")
@@ -55,25 +32,6 @@ def test_a_file_that_went_is_named(cli, copied):
     (images / "rows" / "rows03.png").unlink()
     answer = cli("evaluate", run)
     assert (answer.code, "rows03.png" in answer.err) == (1, True)
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_an_export_continues_and_says_what_its_errors_are_not(cli, copied):
-    pytest.importorskip("onnxscript", reason="needs the extra `export`")
-    images, run = copied
-    (images / "rows" / "rows03.png").unlink()
-    answer = cli("export", run, "--format", "pt2")
-    assert answer.code == 0, answer.err
-    assert "nothing about new images" in answer.err
-
-
-def test_no_network_is_tested_on_images_that_it_may_have_learned(cli, copied, tmp_path):
-    images, run = copied
-    images.rename(tmp_path / "other")
-    words = ("adapt", run, tmp_path / "other", "--per-class", 2, "--how", "last", "--steps", 2)
-    answer = cli(*words, "--out", tmp_path / "adapted")
-    assert answer.code == 0, answer.err
-    assert "own domain" not in read(tmp_path / "adapted" / "adapted.json")["tests"]
 
 
 def test_a_run_finds_its_images_from_another_folder(cli, images, tmp_path, monkeypatch):
@@ -108,3 +66,12 @@ def test_folds_and_seeds_of_changed_images_are_not_put_together(cli, copied, tmp
         Image.new("L", (17, 17), 5 * k + 3).save(images / "rows" / f"new{k}.png")
     answer = cli(*words)
     assert (answer.code, "has changed since" in answer.err) == (1, True)
+
+
+def test_no_network_is_tested_on_images_that_it_may_have_learned(cli, copied, tmp_path):
+    images, run = copied
+    images.rename(tmp_path / "other")
+    words = ("adapt", run, tmp_path / "other", "--per-class", 2, "--how", "last", "--steps", 2)
+    answer = cli(*words, "--out", tmp_path / "adapted")
+    assert answer.code == 0, answer.err
+    assert "own domain" not in read(tmp_path / "adapted" / "adapted.json")["tests"]

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from PIL import Image
 from rich.console import Group
 from rich.table import Table
@@ -21,14 +20,6 @@ NAMES = {
     "list data": [row.name for row in source_table()],
     "papers list": [*TABLES, *OWN_TABLES, *FIGURES],
 }
-
-
-@pytest.mark.parametrize("words", NAMES)
-def test_every_registered_name_is_shown_whole(cli, words, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    answer = cli(*words.split())
-    assert answer.code == 0
-    assert [name for name in NAMES[words] if name not in answer.out.split()] == []
 
 
 def test_a_table_keeps_its_words_on_a_narrow_screen(capsys, monkeypatch):
@@ -88,13 +79,6 @@ def test_split_writes_a_file_that_training_reads(cli, images, tmp_path, monkeypa
     assert next(line.split() for line in shown.splitlines() if "rings" in line)[3] == "3"
     again = cli(*words)
     assert (again.code, "--out" in again.err) == (1, True)
-
-
-def test_split_writes_the_sets_of_the_thesis(cli, images, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli("data", "split", "digits", "--thesis-sets").code == 0
-    assert (tmp_path / "digits-sets" / "mini.csv").read_text().count(",train\n") == 1000
-    assert "left out basic" in cli("data", "split", images, "--thesis-sets", "--out", tmp_path / "sets").out
 
 
 def test_show_measures_the_overlap_of_pairs(cli, tmp_path, monkeypatch):

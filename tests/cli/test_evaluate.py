@@ -31,14 +31,6 @@ def test_other_splits_and_fewer_images_go_to_other_files(cli, copied):
     assert read(run / "test-per-class1.json")["images"] == 3
 
 
-def test_images_that_have_moved_since(cli, copied):
-    images, run = copied
-    images.rename(images.with_name("elsewhere"))
-    answer = cli("evaluate", run)
-    assert answer.code == 1
-    assert str(images) in answer.err
-
-
 def test_several_crops(cli, trained, tmp_path):
     folder = tmp_path / "crops"
     network = ("--model", "hinton2018_cnn", "--model-kwargs", "crop=12", "--size", "20")

@@ -30,12 +30,6 @@ def test_flags_are_unique_and_explained():
     assert [field.path for field in fields if not field.text] == []
 
 
-def test_flags_set_fields():
-    recipe = parsed("--learning-rate 0.5 --no-flip --per-class 7 --size 20 --seed 3 --loss spread", "images-capsnet")
-    assert (recipe.optimizer.learning_rate, recipe.augment.flip, recipe.seed) == (0.5, False, 3)
-    assert (recipe.data.per_class, recipe.data.size, recipe.loss.name) == (7, 20, "spread")
-
-
 def test_options_of_the_network():
     recipe = parsed("--model-kwargs routing.iterations=1 reconstruction=False")
     assert recipe.model.options["routing"].iterations == 1

@@ -11,7 +11,6 @@ from PIL import Image
 from capsella.bench.backends import BACKENDS
 from capsella.cli import explore
 from capsella.data import ImageSet
-from capsella.image_options import CellCut
 from capsella.models import create_model
 
 
@@ -40,14 +39,6 @@ class TestExplore:
         assert cli("explore").out == ""
         assert cli("explore", "runs/a", "runs/b").out == ""
         assert (names, len(trained)) == (["runs/demo", "runs/demo", "runs/a", "runs/b"], 1)
-
-    def test_the_scale_of_uploaded_cells_is_set_in_every_run_that_crops_them(self, cli, opened, monkeypatch):
-        models = {"a": SimpleNamespace(cut=CellCut(True, 20.0)), "b": SimpleNamespace(cut=None)}
-        runs = {name: SimpleNamespace(model=model, adapted=None) for name, model in models.items()}
-        monkeypatch.setattr(explore, "open_runs", lambda paths: {str(path): runs[str(path)] for path in paths})
-        assert cli("explore", "a", "b", "--cell-radius", "33").code == 0
-        assert models["a"].cut == CellCut(True, 33.0)
-        assert cli("explore", "b", "--cell-radius", "33").code == 1
 
     def test_pictures_of_images(self, cli, trained, images, broken, tmp_path):
         file, out = images / "rows" / "rows00.png", tmp_path / "why"

@@ -2,14 +2,13 @@ import errno
 import importlib
 import os
 import re
-import shlex
 import subprocess
 import sys
 import warnings
 
 import pytest
 
-from capsella.cli import info, main
+from capsella.cli import info
 from capsella.cli.main import COMMANDS, GROUPS, REPLACED
 from capsella.errors import CapsellaError, warn_once
 
@@ -160,12 +159,6 @@ def test_our_warnings_are_one_line_and_others_are_python_s(cli, monkeypatch):
     assert len(others) == 1
 
 
-def test_a_bug_shows_its_stack_trace(monkeypatch):
-    monkeypatch.setattr(info, "run", lambda arguments: {}["missing"])
-    with pytest.raises(KeyError):
-        main(["info"])
-
-
 def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch):
     """As in `capsella list models | head -1`; here the reader is gone before the first line."""
     reading, writing = os.pipe()
@@ -197,22 +190,3 @@ def test_signs_of_numbers_survive_terminals_of_few_letters(encoding, text, expec
     environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"}
     answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
     assert (answer.returncode, answer.stdout) == (0, expected), answer.stderr
-
-
-def test_closed_standard_output_is_no_error():
-    command = f"{shlex.quote(sys.executable)} -m capsella list models 'sabour*' >&-"
-    answer = subprocess.run(["bash", "-c", command], capture_output=True)
-    assert (answer.returncode, answer.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize(
-    ("given", "set_to"), [({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, None), ({}, "10000")]
-)
-def test_waiting_threads_are_as_the_user_wishes(given, set_to, monkeypatch):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "")  # so that it is as before afterwards
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    main(["--version"])
-    assert os.environ.get("GOMP_SPINCOUNT") == set_to

@@ -41,10 +41,6 @@ def test_to_standard_output_and_to_a_file(cli, trained, images, broken, tmp_path
     assert out.read_text() == answer.out
 
 
-def test_nothing_that_can_be_read(cli, trained, broken):
-    assert cli("predict", trained, broken).code == 1
-
-
 def test_images_out_of_distribution(cli, trained, images, tmp_path):
     """With three validation images, nearly all may be flagged."""
     words = "predict", trained, images, "--ood-false-positive-rate", 0.85
@@ -105,12 +101,6 @@ main(["predict", *sys.argv[1:]])
 slow = {"kornia", "lightning_fabric", "matplotlib", "scipy.io", "torch._dynamo", "torch.utils.tensorboard"}
 sys.exit(", ".join(sorted(slow & set(sys.modules))) or 0)
 """
-
-
-def test_starts_without_what_takes_seconds_to_import(trained, images):
-    words = [sys.executable, "-c", SLOW_IMPORTS, trained, images / "rows"]
-    answer = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
 
 
 def test_standard_output_is_utf_8_in_any_locale(trained, images, tmp_path):

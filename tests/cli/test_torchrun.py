@@ -16,21 +16,8 @@ from capsella.training.run import RunFolder
 from tests.cli.conftest import CAPSNET
 
 pytestmark = pytest.mark.slow
-WORDS = [
-    "--size",
-    "17",
-    "--epochs",
-    "3",
-    "--batch-size",
-    "4",
-    "--shift",
-    "0",
-    "--no-flip",
-    "--precision",
-    "32-true",
-    "--accelerator",
-    "cpu",
-]
+WORDS = ["--size", 17, "--epochs", 3, "--batch-size", 4, "--shift", 0, "--no-flip"]
+WORDS += ["--precision", "32-true", "--accelerator", "cpu"]
 
 
 def torchrun(*words, processes=2):

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from PIL import Image
 from rich.console import Console
@@ -124,21 +123,6 @@ class TestFolds:
         assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
         assert read(tmp_path / "f", "folds") == read(folded, "folds")
 
-    def test_a_file_that_arrives_between_folds_is_an_error(self, cli, images, tmp_path, monkeypatch):
-        """Otherwise the folds would overlap: one image would be tested twice, another never."""
-        original, own = runner.train_or_resume, shutil.copytree(images, tmp_path / "own")
-        copy = next(own.rglob("*.png"))
-
-        def followed_by_a_file(*arguments):
-            run = original(*arguments)
-            Image.open(copy).transpose(Image.Transpose.ROTATE_90).save(copy.with_name("late.png"))
-            return run
-
-        monkeypatch.setattr(runner, "train_or_resume", followed_by_a_file)
-        answer = cli("train", *CAPSNET, "--data", own, *SHORT, "--folds", 3, "--out", tmp_path / "f")
-        assert (answer.code, "has changed since" in answer.err) == (1, True)
-        assert [path.name for path in (tmp_path / "f").iterdir()] == ["fold0"]
-
 
 def spawn(*words):
     """`capsella …` in a process of its own, with as many threads as this one."""
@@ -185,27 +169,6 @@ def test_killed_in_mid_epoch_and_resumed_the_weights_are_those_of_an_unbroken_ru
     assert metrics(killed) == metrics(unbroken)
 
 
-@pytest.mark.slow
-def test_two_processes_compute_what_one_does(cli, images, tmp_path):
-    """Without augmentation the gradient of a batch is the mean over its two halves, so the runs agree to rounding."""
-    # The other processes would ask the machine what "auto" is, and this one the tests.
-    words = ["--data", images, *SHORT, "--shift", 0, "--precision", "32-true"]
-    process = spawn("train", *CAPSNET, *words, "--devices", 2, "--out", tmp_path / "two")
-    out, err = process.communicate(timeout=500)
-    assert process.returncode == 0, err
-    assert out.count("test error") == out.count("epoch 1/1") == 1
-    assert cli("train", *CAPSNET, *words, "--out", tmp_path / "one").code == 0
-    one, two = (metrics(tmp_path / name)[0] for name in ("one", "two"))
-    for key in ("train_images", "step", "train_error", "validation_error"):
-        assert one[key] == two[key], key
-    for key in ("train_loss", "validation_loss"):
-        assert float(two[key]) == pytest.approx(float(one[key]), rel=1e-4), key
-    weights = [safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
-    for name, tensor in weights[0].items():
-        # Adam's first steps have the size of the learning rate whatever the gradient's: rounding may turn a few.
-        assert (weights[1][name] - tensor).abs().mean() < 1e-5, name
-
-
 class TestBadImages:
     """Folders that cannot be trained on: what the user reads, and that nothing is left behind."""
 
@@ -246,14 +209,3 @@ class TestBadImages:
         assert answer.code == 1
         assert named in answer.err
         assert not (tmp_path / "run").exists()
-
-
-def test_a_recipe_file_and_other_images(cli, images, tmp_path):
-    from capsella.papers import get_recipe
-    from capsella.training import save_recipe
-
-    save_recipe(get_recipe("images-efficient"), tmp_path / "mine.json")
-    short = ("--size", 32, "--epochs", 1, "--channels", 1)
-    answer = cli("train", tmp_path / "mine.json", images, *short, "--out", tmp_path / "run")
-    assert answer.code == 0, answer.err
-    assert read(tmp_path / "run", "config")["name"] == "mine"

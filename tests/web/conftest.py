@@ -13,7 +13,7 @@ import pytest
 import torch
 from jaxtyping import config
 
-from capsella.data import ImageSet, PairSet
+from capsella.data import ImageSet
 from capsella.layers import ConvolutionalDecoder
 from capsella.models import create_model
 from capsella.papers import get_recipe
@@ -76,16 +76,6 @@ def convolutional():
     for parameter in made.decoder.parameters():
         parameter.data *= 3
     return subject(made, images_for(made, 12), "convolutions")
-
-
-@pytest.fixture(scope="session")
-def pairs():
-    """Two images, each 9×9 and shifted by up to 4 pixels, on a canvas of 17×17."""
-    random = np.random.default_rng(0)
-    source = ImageSet(
-        torch.from_numpy(random.integers(0, 256, (30, 1, 9, 9), dtype=np.uint8)), torch.arange(30) % 3, NAMES
-    )
-    return subject(model(), PairSet(source, 12), "pairs")
 
 
 class Served:
@@ -158,12 +148,6 @@ def plain_run():
 @pytest.fixture(scope="session")
 def shared(run, tmp_path_factory):
     return share_runs([run], tmp_path_factory.mktemp("page") / "page.html", images=12)
-
-
-@pytest.fixture(scope="session")
-def shared_pair(run, plain_run, tmp_path_factory):
-    """Two runs, the second without dials."""
-    return share_runs([run, plain_run], tmp_path_factory.mktemp("pair") / "page.html", images=3)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,6 @@ from tests.browser import CHROMIUM, DIAL, launched, opener, pixels, until, viola
 from .conftest import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
-MOST_LATENCY = 100  # milliseconds from a dial's move to the picture of the server, median; small decoders
 
 
 @pytest.fixture(scope="module")
@@ -87,27 +86,6 @@ def test_any_test_image_by_number_and_one_out_of_range_is_refused(tab):
     assert page.locator(".strip button").last.get_attribute("aria-checked") == "true"
 
 
-def test_images_are_found_by_class(tab, served):
-    page = more(tab())
-    page.get_by_label("True class").select_option("2")
-    seen = set()
-    for _ in range(4):
-        before = page.locator(".about").inner_text()
-        page.get_by_role("button", name="Next such image").click()
-        until(page, "before => document.querySelector('.about').innerText !== before", before)
-        seen.add(page.locator(".about").inner_text())
-    assert len(seen) == 4
-    assert all("is $\\bad{" in text for text in seen)
-
-
-def test_an_address_names_an_image_that_the_page_does_not_hold(tab):
-    held = {one.get_attribute("title").split(":")[0] for one in tab().locator(".strip button").all()}
-    number = next(number for number in range(30) if f"Test image {number}" not in held)
-    page = tab(f"#image={number}&class=1&dials=3:0.2")
-    assert f"Test image {number} is" in page.locator(".about").inner_text()
-    assert page.locator("[data-dial='2'] [role=slider]").get_attribute("aria-valuenow") == "0.2"
-
-
 def test_good_and_bad_files(tab):
     page = more(tab())
     upload(page, "photo.png", png(50, 40, 3))
@@ -117,14 +95,6 @@ def test_good_and_bad_files(tab):
     upload(page, "bad.png", b"no image")
     says(page, "bad.png: is damaged, or no image", ".news")
     np.testing.assert_array_equal(pixels(page, ".input canvas"), shown)
-
-
-_SLOW = """
-const real = window.fetch;
-window.fetch = async (...asked) => (await new Promise((go) => setTimeout(go, 700)), real(...asked));
-null  // what is evaluated to a function is called
-"""
-"""Every answer of the server takes so long, in milliseconds, as on a slow machine."""
 
 
 def test_a_click_draws_a_dot_and_a_drawing_is_looked_at(tab):
@@ -152,16 +122,6 @@ def test_changed_inputs_are_shown_to_the_network_once_in_sight(tab):
     page.locator(".strip button").nth(3).click()
     page.locator(".changed").scroll_into_view_if_needed()
     says(page, "turned by +10°: how sure", ".said")
-
-
-def test_a_cnn_stands_beside_the_changed_input(chromium, with_cnn):
-    with Served([with_cnn]) as server, opener(chromium, (server.url,)) as open_tab:
-        page = open_tab(server.url)
-        page.locator(".changed").scroll_into_view_if_needed()
-        says(page, "sabour2017_cnn saw the same images", ".cnn .said")
-        page.get_by_role("slider", name="Amount").focus()
-        page.keyboard.press("End")
-        assert not page.locator(".cnn .said").inner_text().endswith(" 0° from where it was.")
 
 
 def test_a_comparison_follows_what_is_chosen(tab):

@@ -14,7 +14,6 @@ AT_REST = """async () => {
   for (let still = 0, last = NaN; still < 10; still = scrollY === last ? still + 1 : 0, last = scrollY)
     await new Promise(requestAnimationFrame);
 }"""
-MOST_LATENCY = 16  # milliseconds from a dial's turn to the picture, median: the bar
 
 
 def test_a_dial_changes_the_drawing_the_arrow_and_the_length_and_reset_brings_them_back(tab):
@@ -50,22 +49,6 @@ def test_five_tabs_reach_every_dial_and_arrows_do_the_rest(tab):
         walked.append(page.evaluate("document.activeElement.closest('.dial').dataset.dial"))
         page.keyboard.press("ArrowDown")
     assert walked == order
-
-
-def test_a_typed_number_turns_and_one_out_of_range_is_refused(tab):
-    page = tab()
-    page.locator(DIAL).first.focus()
-    page.keyboard.press("Enter")
-    page.keyboard.type("0,1")
-    page.keyboard.press("Enter")
-    assert float(page.locator(DIAL).first.get_attribute("aria-valuenow")) == 0.1
-    start = pixels(page)
-    page.keyboard.press("Enter")
-    page.keyboard.type("3")
-    page.keyboard.press("Enter")
-    assert "goes from −0.25 to 0.25; 3.00 is outside, and nothing was changed" in page.locator(".refusal").inner_text()
-    assert page.locator(".dial input").first.input_value() == "+0.100"
-    np.testing.assert_array_equal(pixels(page), start)
 
 
 def swipe(page, box, dx, dy):
@@ -131,21 +114,6 @@ def test_a_view_is_in_the_address(tab, shared):
     assert len(shared.images["digits"]) == page.locator(".strip button").count()
 
 
-def test_silent_capsules_and_unsure_images_are_called_so(tab):
-    page = tab()
-    unsure, silent = set(), set()
-    for image in range(12):
-        page.locator(".strip button").nth(image).click()
-        active = [float(text) for text in page.locator(".bars .number").all_inner_texts()]
-        assert ("No capsule is sure" in page.locator(".about").inner_text()) == (max(active) < 0.5)
-        page.locator(".bars button").nth(active.index(min(active))).click()
-        assert ("is silent" in page.locator(".silent").inner_text()) == (min(active) < 0.1)
-        assert ("silent" in page.locator(".drawing figcaption").inner_text()) == (min(active) < 0.1)
-        unsure.add(max(active) < 0.5)
-        silent.add(min(active) < 0.1)
-    assert unsure == silent == {True, False}
-
-
 def test_the_input_is_changed_and_routing_is_stepped_through(tab):
     page = tab()
     before = pixels(page, ".changed canvas")
@@ -162,40 +130,6 @@ def test_the_input_is_changed_and_routing_is_stepped_through(tab):
     assert page.locator(".dots circle").count() > 10
 
 
-def test_a_part_that_is_pointed_at_is_framed_and_its_goals_are_named(tab):
-    page = tab()
-    page.locator(".over canvas").scroll_into_view_if_needed()
-    assert page.locator(".field").is_hidden()
-    box = page.locator(".over canvas").bounding_box()
-    page.mouse.move(box["x"] + 2, box["y"] + 2)
-    frame = page.locator(".field").bounding_box()
-    assert frame["x"] == pytest.approx(box["x"], abs=1)
-    said = page.locator(".part").inner_text()
-    assert re.fullmatch(r"All 32 parts at row 1, column 1: \d+×\d+ pixels, .*in iteration 3:", said)
-    assert page.locator(".goals li").count() == 4
-    shares = [float(one.get_attribute("data-share")) for one in page.locator(".goals li").all()]
-    assert shares == sorted(shares, reverse=True)
-    assert 0 < sum(shares) <= 1.01
-    marked = page.locator(".dots circle.on").count()
-    assert 0 < marked <= 32
-    page.mouse.move(1, 1)
-    assert page.locator(".field").is_hidden()
-    page.locator(".dots circle").nth(2).dispatch_event("pointerover", {"bubbles": True})
-    assert page.locator(".dots circle.on").count() == 1
-    assert page.locator(".part").inner_text().startswith("The part of type ")
-
-
-def test_the_strongest_dial_plays_once(tab):
-    watch = """window.seen = [];
-      new MutationObserver((changes) => changes.forEach(({ target }) => {
-        if (target.matches?.(".dials [role=slider]")) seen.push(Number(target.getAttribute("aria-valuenow")));
-      })).observe(document, { subtree: true, attributes: true, attributeFilter: ["aria-valuenow"] });"""
-    page = tab(motion="no-preference", script=watch)
-    until(page, "Math.max(...seen) > 0.1 && Math.min(...seen) < -0.1 && seen.at(-1) === 0")
-    page.wait_for_timeout(500)
-    assert page.evaluate("seen.at(-1)") == 0
-
-
 def test_two_images_side_by_side(tab):
     page = tab()
     page.get_by_role("button", name="Put a second image beside it").click()
@@ -209,21 +143,6 @@ def test_two_images_side_by_side(tab):
     assert tab(page.evaluate("location.hash")).locator(".pane").count() == 2
     page.get_by_role("button", name="One view again").click()
     assert page.locator(".pane").count() == 1
-
-
-def test_two_runs_of_which_one_has_no_dials(tab, shared_pair):
-    page = tab(path=shared_pair.path)
-    page.get_by_role("button", name="Put the other run beside it").click()
-    panes = page.locator(".pane")
-    assert panes.nth(0).locator(DIAL).count() == 16
-    assert panes.nth(1).locator(DIAL).count() == 0
-    assert "trained without a decoder" in panes.nth(1).inner_text()
-    page.get_by_role("radio", name="plain").first.click()
-    assert panes.nth(0).locator(DIAL).count() == 0
-    assert panes.nth(0).locator(".said").inner_text() != ""
-    page.get_by_role("radio", name="plain").first.press("ArrowRight")
-    until(page, "document.querySelectorAll('.pane')[0].querySelectorAll('[role=slider]').length >= 16")
-    assert page.evaluate("document.activeElement.getAttribute('aria-checked')") == "true"  # and not <body>
 
 
 def test_the_page_compares_itself_with_pytorch(tab):

@@ -18,8 +18,8 @@ from capsella.models import create_model
 from capsella.web.arrays import Arrays
 from capsella.web.images import STOPS, SeenImages, change_images, changes_of, choose_images
 from capsella.web.modules import PAGE, joined_modules, modules_in_order
-from capsella.web.page import class_axes, page_html, steepest_axes
-from capsella.web.routing_view import MAX_VOTES, WITHIN, class_votes, look_at_routing
+from capsella.web.page import class_axes, page_html
+from capsella.web.routing_view import MAX_VOTES, WITHIN, class_votes
 
 NODE = shutil.which("node")
 MODULES = Path(__file__).parent / "modules"
@@ -90,14 +90,6 @@ def test_every_class_mistakes_and_unsure_images_are_chosen():
         choose_images(pool_of(activations, labels), 0)
 
 
-def test_pairs_are_right_where_both_classes_are():
-    activations = torch.tensor([[0.9, 0.8, 0.1], [0.9, 0.1, 0.8], [0.2, 0.3, 0.1]])
-    pool = pool_of(activations, torch.tensor([[1, 0], [0, 1], [1, 0]]))
-    assert pool.predicted.tolist() == [[0, 1], [0, 2], [1, 0]]
-    assert pool.correct.tolist() == [True, False, True]
-    assert choose_images(pool, 3) == [0, 2, 1]  # mistakes stand last
-
-
 def test_changes_about_the_centre():
     image = torch.arange(9.0).reshape(1, 1, 3, 3) / 8
     torch.testing.assert_close(change_images(image, "turn", 0), image)
@@ -121,20 +113,6 @@ def test_the_plane_of_a_class():
     torch.testing.assert_close(axes[0, 0], usual)
     torch.testing.assert_close(axes[0, 1].abs(), aside)
     assert axes.isfinite().all()
-
-
-def test_the_second_axis_is_where_the_drawing_changes_most():
-    model = create_model("sabour2017_capsnet", image_size=17, classes=2).eval()
-    first = model.decoder.layers[1].weight.data  # [512 2·16]
-    first[:, 5] *= 40  # of class 0, the sixth number
-    axes = torch.zeros(2, 2, 16)
-    axes[:, 0, 2] = 1
-    found = steepest_axes(model, axes, torch.full((2,), 0.9))
-    torch.testing.assert_close(found[:, 0], axes[:, 0])
-    assert found[0, 1].abs().argmax() == 5
-    assert found[1, 1].abs().max() < found[0, 1].abs().max()
-    torch.testing.assert_close((found[:, 0] * found[:, 1]).sum(1), torch.zeros(2), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found[:, 1].norm(dim=1), torch.ones(2))
 
 
 @pytest.mark.parametrize(
@@ -168,17 +146,6 @@ def test_votes_in_a_plane(name, options, children):
     assert len({tuple(part) for part in votes.positions.tolist()}) == count
 
 
-def test_evidence_is_within_its_largest():
-    model = create_model("hinton2018_matrix_capsnet_small").eval()
-    image = torch.rand(1, 32, 32)
-    routed = look_at_routing(model, image, model(image[None]).activations[0].detach())
-    assert [one.shape for one in routed.evidence] == [(5, 3, 14, 14), (5, 3, 6, 6), (5, 3, 4, 4)]
-    for one in routed.evidence:
-        np.testing.assert_allclose(one.max((1, 2, 3)), 1)
-        assert one.min() >= 0
-    assert routed.parents[-1] == routed.classes
-
-
 def test_modules_are_joined_after_those_that_they_need(tmp_path):
     (tmp_path / "a.js").write_text('import { b } from "./b.js";\nexport const a = b + 1;\n')
     (tmp_path / "b.js").write_text("export function b() {}\n")
@@ -190,11 +157,6 @@ def test_modules_are_joined_after_those_that_they_need(tmp_path):
     (tmp_path / "b.js").write_text("export default 1;\n")
     with pytest.raises(ValueError, match=r"b.js: must import as .*, got export default 1;"):
         joined_modules("a.js", tmp_path)
-
-
-def test_every_module_is_in_the_page_or_its_worker():
-    joined = {*modules_in_order("main.js"), *modules_in_order("worker.js")}
-    assert joined == {path.name for path in PAGE.glob("*.js")}
 
 
 @pytest.mark.skipif(NODE is None, reason="Node is not installed")

@@ -1,6 +1,5 @@
 """Who is let in: names of this machine, the page itself, and elsewhere whoever has the token; and the port."""
 
-import asyncio
 import socket
 import webbrowser
 from importlib.util import find_spec
@@ -9,7 +8,7 @@ import pytest
 
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.web import server
-from capsella.web.server import check_port, check_starlette, is_loopback, make_application
+from capsella.web.server import check_port, check_starlette, is_loopback
 
 from .conftest import Served
 
@@ -64,17 +63,6 @@ def test_other_hosts_get_a_new_token_each_time(capsnet, monkeypatch, capsys):
 def test_only_loopback_addresses_need_no_token():
     assert all(map(is_loopback, ("127.0.0.1", "localhost", "::1", "127.3.2.1")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.1.7", "example.org")))
-
-
-def test_websockets_are_closed(capsnet):
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "websocket", "path": "/", "headers": [(b"host", b"localhost")], "query_string": b""}
-    asyncio.run(make_application([capsnet])(scope, None, send))
-    assert sent[0]["type"] == "websocket.close"
 
 
 def test_a_port_that_is_taken():

@@ -1,11 +1,9 @@
 """From runs to a page: what is in it, what is refused, and that it draws what PyTorch draws."""
 
-import copy
 import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,9 +11,6 @@ from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.routing import record
 from capsella.web import share_runs
-from capsella.web.arrays import Arrays
-from capsella.web.cnn import add_features, choose_features
-from capsella.web.images import STOPS
 from capsella.web.routing_view import class_votes, look_at_routing
 from capsella.web.share import split_cnns
 
@@ -115,40 +110,6 @@ def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
     assert '"beside":{"name":"plain-cnn","network":"sabour2017_cnn","features":16,"of":192,"kept":[' in html
 
 
-def test_features_of_changed_images(cnn):
-    arrays, kept = Arrays(), {}
-    arrays.add = lambda name, kind, values: kept.update({name: values})
-    images = torch.randint(0, 256, (2, 1, 17, 17), dtype=torch.uint8)
-    beside = choose_features("cnn", cnn.model, images)
-    add_features(beside, images.float() / 255, arrays, "0")
-    angles, features = kept["0/besideAngles0"], kept["0/besideFeatures0"]
-    assert angles.shape == (2, STOPS)
-    np.testing.assert_allclose(angles[:, STOPS // 2], 0, atol=0.1)
-    assert (angles[:, [0, -1]] > 1).all()
-    largest = np.abs(np.concatenate([kept[f"0/besideFeatures{k}"] for k in range(3)], 1)).max((0, 1))
-    np.testing.assert_allclose(largest, 1, rtol=1e-6)
-    moves = features.max(1) - features.min(1)
-    assert moves.shape == (2, 16)
-    np.testing.assert_allclose(kept["0/besideActivations1"].sum(2), 1, rtol=1e-5)
-
-
 def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
     with pytest.raises(CapsellaError, match="beside one capsule network: give these two runs, got a, b, c"):
         split_cnns({"a": run, "b": plain_run, "c": cnn})
-
-
-def test_a_cnn_that_learned_from_other_images_is_refused(run, cnn):
-    """It might have seen those on the page."""
-    other = replace(cnn, recipe=replace(cnn.recipe, data=replace(cnn.recipe.data, split_seed=7)))
-    with pytest.raises(CapsellaError, match="b: a CNN beside a capsule network must be trained on the same images"):
-        split_cnns({"a": run, "b": other})
-    seen_otherwise = replace(cnn, model=copy.deepcopy(cnn.model))
-    seen_otherwise.model.value_range = (0.0, 4095.0)
-    with pytest.raises(CapsellaError, match=r"its value_range must be None, got \(0.0, 4095.0\)"):
-        split_cnns({"a": run, "b": seen_otherwise})
-
-
-def test_a_cnn_for_other_classes_is_refused(run, cnn, tmp_path):
-    other = replace(cnn, model=create_model("sabour2017_cnn", image_size=17, classes=("a", "b")))
-    with pytest.raises(CapsellaError, match=r"its classes must be .*, got \('a', 'b'\)"):
-        share_runs([run, other], tmp_path / "page.html")

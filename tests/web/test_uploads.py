@@ -119,12 +119,6 @@ def test_a_bad_file_gets_a_sentence(content, text, grey, recwarn):
     assert not recwarn.list
 
 
-def test_a_network_of_stereo_pairs_takes_no_files():
-    stereo = model("hinton2018_matrix_capsnet_small", channels=2)
-    with pytest.raises(CapsellaError, match="takes images of 2 channels"):
-        read_upload(saved(random(9, 9)), "a.png", stereo)
-
-
 def test_a_drawing_is_brought_to_the_networks_size(grey):
     canvas = np.zeros((224, 224, 4), np.uint8)
     canvas[..., 3] = 255
@@ -148,10 +142,3 @@ def test_an_empty_or_huge_canvas_or_a_network_of_colour(grey, colour):
         read_sketch(as_png(Image.new("1", (2000, 2000), 1)), grey)
     with pytest.raises(CapsellaError, match="this one takes colour"):
         read_sketch(as_png(Image.new("L", (224, 224), 255)), colour)
-
-
-@pytest.mark.parametrize("mode", ["P", "RGB", "L"])
-def test_a_colour_that_stands_for_nothing_is_said_to_become_black(grey, mode):
-    content = io.BytesIO()
-    Image.new(mode, (SIZE, SIZE)).save(content, "PNG", transparency=(0, 0, 0) if mode == "RGB" else 0)
-    assert "what was transparent became black" in read_upload(content.getvalue(), "a.png", grey)[1]
