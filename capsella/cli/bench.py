@@ -5,18 +5,15 @@ import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsella.cli.flags import parse, positional
-from capsella.cli.networks import open_network, run_folder
 from capsella.cli.screen import console, show
-from capsella.errors import ArgumentError, check_argument, check_minimum, near_names
+from capsella.errors import check_argument, check_minimum
 from capsella.files import write_json
 
 if TYPE_CHECKING:
     from capsella.bench import Bench as Measured
-    from capsella.bench import Subject
-    from capsella.models import ImageClassifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,29 +74,16 @@ def run(arguments: list[str]) -> None:
         _time_backends(options, shlex.join(["capsella", "bench", *arguments]))
 
 
-def _names(words: tuple[str, ...]) -> list[str]:
-    """Return every run and model once, in the order given."""
-    from capsella.models import list_models
-
-    names: list[str] = []
-    for word in words:
-        found = [word] if Path(word).is_dir() else list_models(word)
-        if not found:
-            raise ArgumentError("networks", "be runs or models", word, near_names(word, list_models()))
-        names += found
-    check_argument(bool(names), "name at least one run or model", networks=names)
-    return list(dict.fromkeys(names))
-
-
 def _time_backends(options: Bench, command: str) -> None:
     import torch
 
     from capsella.bench import BACKENDS, bench_networks
+    from capsella.bench.subjects import networks_of, with_images
 
     backends = options.backends or tuple(BACKENDS)
-    names, threads = _names(options.networks), options.threads or torch.get_num_threads()
+    names, threads = networks_of(options.networks), options.threads or torch.get_num_threads()
     values = bench_networks(
-        {name: partial(_model_and_images, name) for name in names},
+        {name: partial(with_images, name) for name in names},
         {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
         command=command,
         out=options.out,
@@ -120,40 +104,17 @@ def _print(result: "Measured", images: str) -> None:
         print(f"{BACKENDS[name]}: not measured, {reason}")
 
 
-def _model_and_images(name: str) -> "Subject":
-    import torch
-
-    from capsella.data import ImageSet, load_data, single_images
-    from capsella.models import create_model
-
-    source, run = "random images", None
-    if Path(name).is_dir():
-        model, run = open_network(Path(name))
-        if run is not None:
-            images = single_images(load_data(run.recipe.data).train, "benchmarks")
-            return model, images, f"training images of {run.name}"
-    else:
-        source = "random images, fresh weights"
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = create_model(name)
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, (64, model.channels, *model.image_size), dtype=torch.uint8, generator=generator)
-    return model, ImageSet(pixels, torch.zeros(64, dtype=torch.long), model.classes), source
-
-
 def _time_training(options: Bench) -> None:
     import torch
 
     from capsella.bench import execution_times
+    from capsella.bench.subjects import networks_of, with_decoders
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     sizes = {"image_size": options.size, "channels": options.channels, "classes": options.classes}
     given = {name: value for name, value in sizes.items() if value is not None}
-    networks = {key: model for name in _names(options.networks)
-                for key, model in _with_and_without_decoder(name, given, options.decoder).items()}  # fmt: skip
-    check_argument(bool(networks), "be both or without for these networks", decoder=options.decoder)
+    networks = with_decoders(networks_of(options.networks), options.decoder, given)
     seconds = 2.0 if options.seconds is None else options.seconds
     times = execution_times(networks, options.batch, seconds=seconds, device=options.accelerator)
     if options.json:
@@ -162,25 +123,3 @@ def _time_training(options: Bench) -> None:
         show(times.table())
     if options.out is not None:
         write_json(options.out, times.to_dict())
-
-
-def _with_and_without_decoder(name: str, given: dict[str, Any], decoder: str) -> "dict[str, ImageClassifier]":
-    """Return the network without and with its decoder, or those of the two that are wanted and exist."""
-    import copy
-    import inspect
-
-    from capsella.models import CapsuleClassifier, create_model, model_function
-
-    wanted = {"both": (False, True), "with": (True,), "without": (False,)}[decoder]
-    labels = {has: f"{name} + decoder" if has else name for has in wanted}
-    if Path(name).is_dir():
-        check_argument(not given, "be left out for a run", **given)
-        model, _ = open_network(run_folder(Path(name)))
-        if not isinstance(model, CapsuleClassifier) or not model.has_decoder:
-            return {name: model} if False in wanted else {}
-        bare = copy.deepcopy(model)
-        bare.decoder = None
-        return {label: model if has else bare for has, label in labels.items()}
-    if "reconstruction" not in inspect.signature(model_function(name)).parameters:
-        return {name: create_model(name, **given)} if False in wanted else {}
-    return {label: create_model(name, **given, reconstruction=has) for has, label in labels.items()}

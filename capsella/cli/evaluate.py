@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsella.cli.flags import parse, positional
-from capsella.cli.networks import open_run, open_runs, shared_test_images
 from capsella.cli.screen import console, note, show
 from capsella.errors import ArgumentError, CapsellaError, check_argument, pluralize
 from capsella.files import write_json
@@ -163,6 +162,8 @@ def _evaluate(options: Evaluate) -> None:
 
 def _opened(options: Evaluate) -> "Run":
     """Open the run, calibrated anew if asked for, and with broken images left out if asked for."""
+    from capsella.training.trained import open_run
+
     run = open_run(options.runs[0])
     if options.calibrate:
         from capsella.training import calibrate_run
@@ -262,6 +263,7 @@ def _measure_robustness(options: Evaluate) -> None:
     from capsella.evaluation.robustness import perturbation
     from capsella.report.figures import robustness_figure, write_png
     from capsella.report.terminal import robustness_tables
+    from capsella.training.trained import open_runs, shared_test_images
 
     strengths = {name: perturbation(name).strengths for name in options.perturbations}
     runs = open_runs(options.runs)
@@ -297,6 +299,7 @@ def _attack(options: Evaluate) -> None:
     from capsella.report.figures import attack_figure, write_png
     from capsella.report.prose import attack_notes
     from capsella.report.terminal import attack_table
+    from capsella.training.trained import open_runs, shared_test_images
 
     asked: dict[str, Any] = {} if options.epsilons is None else {"epsilons": options.epsilons}
     strength = AttackOptions(steps=options.steps, restarts=options.restarts, seed=options.seed, **asked)

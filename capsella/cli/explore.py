@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from capsella.cli.flags import parse, positional
-from capsella.cli.networks import open_network, open_runs
 from capsella.cli.screen import console, note
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.image_options import check_range
@@ -70,6 +69,7 @@ def _serve(options: Explore) -> None:
     from capsella.cli import train
     from capsella.evaluation import set_scale
     from capsella.evaluation.domain import shown_from_home
+    from capsella.training.trained import open_runs
     from capsella.web.server import check_port, check_starlette, serve
     from capsella.web.share import split_cnns
     from capsella.web.subject import open_subject
@@ -97,6 +97,7 @@ def _draw(options: Explore, out: Path) -> None:
     from capsella.evaluation import passed_over, set_scale
     from capsella.report import explain_images, explain_pairs
     from capsella.training import load_splits
+    from capsella.training.trained import open_network
 
     check_argument(len(options.runs) == 1, "be one with --out", runs=tuple(map(str, options.runs)))
     model, run = open_network(options.runs[0])

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsella.cli.flags import parse, positional
-from capsella.cli.networks import open_run
 from capsella.cli.screen import note
 from capsella.errors import CapsellaError
 
@@ -47,6 +46,7 @@ def run(arguments: list[str]) -> None:
     options = parse(Export, arguments, "export")
 
     from capsella.export import Tolerance, default_tolerance, export_model
+    from capsella.training.trained import open_run
 
     run = open_run(options.run)
     default = default_tolerance(run.model, options.quantize)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from capsella.cli.flags import Group, parse, positional
-from capsella.cli.networks import open_network
 from capsella.cli.screen import console, note
 from capsella.errors import ArgumentError, check_argument, check_minimum, pluralize
 from capsella.image_options import CellCut, check_range
@@ -79,6 +78,7 @@ def run(arguments: list[str]) -> None:
     from capsella.evaluation import UncertaintyColumns, passed_over, predict_on_cluster, predict_table, set_scale
     from capsella.evaluation.domain import ADAPTED
     from capsella.report.prose import column_notes, prediction_lines
+    from capsella.training.trained import open_network
 
     model, run = open_network(options.run)
     model.value_range = options.range or model.value_range
@@ -111,6 +111,8 @@ def run(arguments: list[str]) -> None:
 
 
 def _load(run: Path, value_range: tuple[float, float] | None, cut: CellCut | None) -> "ImageClassifier":
+    from capsella.training.trained import open_network
+
     model, _ = open_network(run)
     model.value_range, model.cut = value_range, cut
     return model

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 from capsella.cli.flags import parse, positional
-from capsella.cli.networks import open_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +33,7 @@ def run(arguments: list[str]) -> None:
     options = parse(Share, arguments, "share")
 
     from capsella.evaluation.domain import shown_from_home
+    from capsella.training.trained import open_runs
     from capsella.web import share_runs
 
     runs = open_runs(options.runs)

@@ -15,8 +15,10 @@ from capsella.evaluation import (
     SelectiveClassification,
     UnderAttack,
     confusions,
+    points,
     shares,
 )
+from capsella.evaluation.adaptation import Adaptation
 from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes, selective_notes
 
 # Wider matrices do not fit a terminal: the most frequent confusions are listed instead.
@@ -138,6 +140,38 @@ def ood_table(result: OODReport) -> RenderableType:
         areas,
         *(Text(f"note: {note}") for note in ood_notes(result)),
     )
+
+
+def adaptation_table(adapted: Adaptation) -> Table:
+    """Return error and balanced accuracy before and after, for each set of test images."""
+    table = _table(("tested on", "", "before (95 %)", "after (95 %)"), left=2)
+    for name, pair in adapted.tests.items():
+        table.add_row(Text(name), "error %", *(_percent(test.error, test.error_interval) for test in pair))
+        balanced = (_percent(test.balanced_accuracy, test.balanced_accuracy_interval) for test in pair)
+        table.add_row("", "balanced acc. %", *balanced)
+    return table
+
+
+def _percent(percent: float, interval: tuple[float, float]) -> str:
+    return f"{percent:.1f} ({interval[0]:.1f}–{interval[1]:.1f})"
+
+
+def adaptation_lines(adapted: Adaptation) -> list[str]:
+    """Return warnings, the gain with its interval, the error on the labelled images, and the folder."""
+    before, after = next(iter(adapted.tests.values()))
+    gain, over = adapted.gain, "test images" if after.groups is None else "groups of test images"
+    calibration = "not calibrated, which needs two labelled images per class: predict gives no probabilities"
+    if adapted.held_out is not None:
+        error = f"{adapted.held_out.error:.1f} %"
+        calibration = f"error on the labelled images, each by a network adapted without it: {error}"
+    return [
+        *(f"WARNING: {warning}" for warning in evaluation_warnings(after)),
+        f"errors on {len(after.labels)} images: {before.errors} before, {after.errors} after; gain in accuracy "
+        f"{points(gain.estimate)} points (95 % interval {points(gain.low)} to {points(gain.high)}, over {over} only; "
+        "other labelled images would give another number)",
+        calibration,
+        f"run     {adapted.folder}",
+    ]
 
 
 def with_interval(proportion: float | None, interval: tuple[float, float] | None) -> str:

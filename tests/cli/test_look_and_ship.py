@@ -9,7 +9,6 @@ from jaxtyping import config
 from PIL import Image
 
 from capsella.bench.backends import BACKENDS
-from capsella.cli import explore
 from capsella.data import ImageSet
 from capsella.models import create_model
 
@@ -22,7 +21,8 @@ class TestExplore:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("capsella.cli.train.run", trained.append)
         monkeypatch.setattr(
-            explore, "open_runs", lambda paths: {str(path): SimpleNamespace(adapted=None) for path in paths}
+            "capsella.training.trained.open_runs",
+            lambda paths: {str(path): SimpleNamespace(adapted=None) for path in paths},
         )
         monkeypatch.setattr("capsella.web.server.check_port", lambda *_: None)
         monkeypatch.setattr("capsella.web.share.split_cnns", lambda runs: (runs, {}))
@@ -105,7 +105,7 @@ class TestBench:
             pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
             return model, ImageSet(pixels, torch.zeros(5, dtype=torch.long), model.classes), "random images"
 
-        monkeypatch.setattr("capsella.cli.bench._model_and_images", tiny)
+        monkeypatch.setattr("capsella.bench.subjects.with_images", tiny)
         out, names = tmp_path / "b.json", ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
         words = ["bench", *names, "--backends", "eager", "--calls", 100, "--out", out]
         assert cli(*words, "--threads", 1).code == 130

@@ -1,19 +1,17 @@
-"""Trained networks on a command line: a run, a comparison (its recommended network), or an exported folder."""
+"""Trained networks by folder: a run, a comparison (its recommended network), or an exported folder."""
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from capsella.errors import CapsellaError, check_argument
+from capsella.data import ImageSet, pixel_digests, single_images
+from capsella.errors import CapsellaError, check_argument, warn_once
 from capsella.files import read_json
-
-if TYPE_CHECKING:
-    from capsella.data import ImageSet
-    from capsella.models import ImageClassifier
-    from capsella.training import Run
+from capsella.models import ImageClassifier
+from capsella.training.checkpoint import read_progress
+from capsella.training.run import Run, RunFolder, load_run, run_names
+from capsella.training.run_splits import load_splits
 
 
 def run_folder(path: Path) -> Path:
@@ -30,15 +28,12 @@ def run_folder(path: Path) -> Path:
     return path / recommended
 
 
-def open_run(path: Path) -> "Run":
+def open_run(path: Path) -> Run:
     """Load a run, and warn if its training was interrupted.
 
     Raises:
         CapsellaError: no run there; or an exported network, of which neither recipe nor images are known.
     """
-    from capsella.training import RunFolder, load_run
-    from capsella.training.checkpoint import read_progress
-
     folder = run_folder(path)
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
         raise CapsellaError(f"{folder} holds an exported network; this command needs a run, with recipe and images")
@@ -49,22 +44,18 @@ def open_run(path: Path) -> "Run":
         except CapsellaError as error:  # the weights are complete all the same
             where = f", and {error}"
         resume = f"capsella train --resume {shlex.quote(str(folder))}"
-        print(f"WARNING: this training was interrupted {where}; continue it with {resume}", file=sys.stderr)
+        warn_once(f"interrupted {folder}", f"{folder}: training was interrupted {where}; continue it with {resume}")
     return run
 
 
-def open_runs(paths: Sequence[Path]) -> "dict[str, Run]":
+def open_runs(paths: Sequence[Path]) -> dict[str, Run]:
     """Load runs by the names that tell them apart."""
-    from capsella.training import run_names
-
     folders = [run_folder(path) for path in paths]
     return dict(zip(run_names(folders), map(open_run, folders), strict=True))
 
 
-def open_network(path: Path) -> "tuple[ImageClassifier, Run | None]":
+def open_network(path: Path) -> tuple[ImageClassifier, Run | None]:
     """Load a network, and its run unless it is an exported folder."""
-    from capsella.models import ImageClassifier
-
     folder = run_folder(path)
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
         return ImageClassifier.from_pretrained(folder).eval(), None
@@ -72,7 +63,7 @@ def open_network(path: Path) -> "tuple[ImageClassifier, Run | None]":
     return run.model, run
 
 
-def shared_test_images(runs: "Mapping[str, Run]", purpose: str) -> "tuple[str, ImageSet]":
+def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, ImageSet]:
     """Return the name and the test images of the first run, which must be the test images of all runs.
 
     Args:
@@ -82,9 +73,6 @@ def shared_test_images(runs: "Mapping[str, Run]", purpose: str) -> "tuple[str, I
     Raises:
         CapsellaError: a run was tested on other images, so that these may be among its training images.
     """
-    from capsella.data import single_images
-    from capsella.training import RunFolder, load_splits
-
     (first, run), *others = runs.items()
     splits = load_splits(run, skip_broken=True)
     test, digests = single_images(splits.test, purpose), RunFolder(run.folder).images()
@@ -106,8 +94,6 @@ def shared_test_images(runs: "Mapping[str, Run]", purpose: str) -> "tuple[str, I
     return splits.name, test
 
 
-def _digests(images: "ImageSet") -> Counter[tuple[str, int]]:
+def _digests(images: ImageSet) -> Counter[tuple[str, int]]:
     """Count the images by pixels and label."""
-    from capsella.data import pixel_digests
-
     return Counter(zip(pixel_digests(images), images.labels.tolist(), strict=True))
