@@ -1,4 +1,4 @@
-"""What a number was measured with: versions, processor, threads; and the words for it."""
+"""Versions, processor and threads that belong to a measured number."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from capsella.version import __version__
 
 
 def environment() -> dict[str, str | int]:
-    """Versions and hardware, JSON-ready."""
+    """Return versions and hardware, ready for JSON."""
     return {
         "capsella": __version__,
         "commit": _commit(),
@@ -31,7 +31,7 @@ def environment() -> dict[str, str | int]:
 
 
 def hardware(made_with: Mapping[str, Any]) -> str:
-    """The GPU, or else the threads and the processor, of what `environment` returned.
+    """Return the GPU, or else threads and processor, from what `environment` returned.
 
     >>> hardware({"gpu": "none", "threads": 1, "cpu": "abacus"}), hardware({"gpu": "loom"})
     ('1 thread, abacus', 'loom')
@@ -42,17 +42,17 @@ def hardware(made_with: Mapping[str, Any]) -> str:
 
 
 def machine(made_with: Mapping[str, Any]) -> str:
-    """Processor, threads and GPU, for a list of facts."""
+    """Return processor, threads and GPU, for a list of facts."""
     return f"{made_with['cpu']}, {pluralize(made_with['threads'], 'thread')}; GPU: {made_with['gpu']}"
 
 
 def versions(made_with: Mapping[str, Any]) -> str:
-    """Of this package and of PyTorch, for a list of facts."""
+    """Return the versions of this package and PyTorch, for a list of facts."""
     return f"capsella {made_with['capsella']}, torch {made_with['torch']}"
 
 
 def processor() -> str:
-    """The processor's name; Linux tells it in /proc/cpuinfo only."""
+    """Return the processor's name, which Linux has only in /proc/cpuinfo."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -62,7 +62,7 @@ def processor() -> str:
 
 
 def free_memory() -> int | None:
-    """Return how many bytes of memory are available without swapping; None where only Linux would tell."""
+    """Return the bytes of memory available without swapping; None on other systems than Linux."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -71,7 +71,7 @@ def free_memory() -> int | None:
 
 
 def _commit() -> str:
-    """The checked-out commit of this source tree, "+" behind it where files differ from it; "unknown" elsewhere."""
+    """Return the commit of this source tree, with "+" if files differ from it, or "unknown"."""
     root = Path(__file__).parents[1]
     if not (root / ".git").exists():
         return "unknown"

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 
 class CapsellaError(Exception):
-    """Something outside the program is not as it must be: a file, a download, a run folder, a disk."""
+    """An error outside the program: in a file, a download, a run folder, on a disk."""
 
 
 class ArgumentError(ValueError):
@@ -35,16 +35,12 @@ class BusyError(CapsellaError):
 
 
 class NoMemoryError(CapsellaError):
-    """The memory of this machine, or of its GPU, is not enough."""
+    """Out of memory, on the CPU or a GPU."""
 
 
 @contextmanager
 def memory_errors(what: object) -> Iterator[None]:
-    """That the memory is not enough is said in a sentence: by Python, or by PyTorch on a CPU or a GPU.
-
-    Raises:
-        NoMemoryError: it is not enough; the text begins with `what` needs it.
-    """
+    """Raise `NoMemoryError`, which begins with `what`, in place of the errors of Python and PyTorch."""
     try:
         yield
     except Exception as error:
@@ -57,14 +53,14 @@ def memory_errors(what: object) -> Iterator[None]:
 
 
 class CapsellaWarning(UserWarning):
-    """What works, but not as well as it could; the text says what to do. The command line prints it as one line."""
+    """A warning that says what to do. The command line prints it as one line."""
 
 
 _warned: set[str] = set()
 
 
 def warn_once(reason: str, text: str) -> None:
-    """A `CapsellaWarning` with this text, unless this process has warned for the same reason before."""
+    """Issue a `CapsellaWarning`, once per reason and process."""
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(text, CapsellaWarning, stacklevel=2)
@@ -72,11 +68,7 @@ def warn_once(reason: str, text: str) -> None:
 
 @contextmanager
 def errors_of(what: object) -> Iterator[None]:
-    """Errors of what is read from a file, or made of a set of images, begin with its name.
-
-    Raises:
-        CapsellaError: in place of a `ValueError` or `CapsellaError`.
-    """
+    """Raise `CapsellaError`, which begins with `what`, in place of a `ValueError` or `CapsellaError`."""
     try:
         yield
     except (ValueError, CapsellaError) as error:
@@ -84,11 +76,7 @@ def errors_of(what: object) -> Iterator[None]:
 
 
 def check_installed(what: str, extra: str, *packages: str, otherwise: str = "") -> None:
-    """The packages that `what` needs, which an extra of this package brings, can be imported.
-
-    Raises:
-        CapsellaError: one cannot; says how to get it, and what to do `otherwise`.
-    """
+    """Raise `CapsellaError` with the pip command if packages of an extra, which `what` needs, are missing."""
     if missing := [package for package in packages if find_spec(package) is None]:
         raise CapsellaError(f"{what} needs {', '.join(missing)}: pip install 'capsella[{extra}]'{otherwise}")
 
@@ -97,12 +85,9 @@ def check_argument(holds: bool, rule: str, **got: object) -> None:
     """Check that an argument, or a field of options, keeps its rule.
 
     Args:
-        holds: whether it does.
-        rule: how the sentence "NAME: must …" goes on.
-        got: the argument by its name; several of them if the rule is about how they go together.
-
-    Raises:
-        ArgumentError: it does not.
+        holds: False raises `ArgumentError`.
+        rule: the end of the sentence "NAME: must …".
+        got: the argument by its name, or several if the rule is about their combination.
 
     >>> check_argument(0 < 3 < 2, "be between 0 and 2", size=3)
     Traceback (most recent call last):
@@ -127,14 +112,14 @@ def not_negative(**numbers: float) -> None:
 
 
 def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:
-    """Each value that was read is of the type that a dataclass or a function has for its name.
+    """Check the types of values that were read against a dataclass or a function.
 
-    Names that it has not are not looked at, nor choices among some values, of which the dataclass says more.
+    Other names and `Literal` types, which the dataclass checks itself, are skipped.
 
     Args:
-        kind: the dataclass or function. Types that cannot be named where it stands are not checked.
+        kind: the dataclass or function.
         values: by name.
-        group: what its names are called by, before a dot.
+        group: a prefix for names in errors.
 
     Raises:
         ArgumentError: a value is of another type.
@@ -170,7 +155,7 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str | None =
 
 
 def near_names(name: str, known: Iterable[str], where: str | None = None) -> str:
-    """Which names are meant, perhaps; where none is near, `where` to find them, or all of them.
+    """Return the nearest names as a hint; without any, `where` to find them, or all of them.
 
     >>> near_names("--epoch", ["--epochs", "--seed"]), near_names("x", ["a", "b"])
     ('did you mean --epochs?', 'known: a, b')
@@ -181,7 +166,7 @@ def near_names(name: str, known: Iterable[str], where: str | None = None) -> str
 
 
 def pluralize(number: int, what: str, plural: str | None = None) -> str:
-    """A number of things, in the singular or the plural, which is `what` with an s if not said otherwise.
+    """Return a number with a noun in the singular or the plural, by default with an s.
 
     >>> pluralize(1, "image"), pluralize(1200, "image"), pluralize(0, "class", "classes")
     ('1 image', '1,200 images', '0 classes')

@@ -24,14 +24,13 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write(temporary_path)` and rename the result to `path`; on any failure `path` keeps its old content.
 
-    Where `path` is a symbolic link, the file that it names is written, and the link stays.
+    A symbolic link stays, and its target is written.
 
     Raises:
-        CapsellaError: the disk is full or a quota is reached, or nothing can be written there (names the path); the old
-            file is untouched.
+        CapsellaError: the disk is full or a quota is reached, or nothing can be written at `path`.
     """
     path = Path(path)
-    with _told(path):
+    with _named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file() and not path.is_dir():
             raise CapsellaError(f"{path}: is a device or a pipe, which a file would replace; name a file")
@@ -48,13 +47,13 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             temporary.unlink()
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {path}; the previous version, if any, is untouched") from error
-        with _told(path, temporary):
+        with _named(path, temporary):
             raise
 
 
 @contextlib.contextmanager
-def _told(path: Path, written: Path | None = None) -> Iterator[None]:
-    """The system's refusal to write `path`, or the file that is `written` for it, in a sentence that names the path."""
+def _named(path: Path, written: Path | None = None) -> Iterator[None]:
+    """Name the path in the system's refusal to write it, or `written`, its temporary file."""
     try:
         yield
     except OSError as error:
@@ -70,16 +69,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON whole or not at all; not-a-number is refused, because JSON has no word for it."""
+    """Write indented JSON whole or not at all; raise `ValueError` for NaN and infinity, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        CapsellaError: missing or damaged.
-    """
+    """Read a JSON file; raise `CapsellaError` if it is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -94,7 +89,7 @@ def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """True for ENOSPC and EDQUOT, also where a library raised its own error from it, or passes on the words only."""
+    """Return True for ENOSPC and EDQUOT, also if a library raised an error of its own from it or with its text."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -105,12 +100,12 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def lock(file: IO[Any], busy: str) -> None:
-    """Keep an open file to this process until it is closed; the system unlocks it however the process ends.
+    """Lock an open file for this process until it is closed; the system unlocks it however the process ends.
 
-    On a file system that has no locks nothing is locked; a warning says so.
+    On a file system without locks only warn.
 
     Raises:
-        BusyError: another process has it; with the text `busy`.
+        BusyError: another process holds the lock; with the text `busy`.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,12 +119,15 @@ def lock(file: IO[Any], busy: str) -> None:
 
 @contextlib.contextmanager
 def alone_in(folder: Path, wait: float = 0.0, every: float = 0.2) -> Iterator[None]:
-    """Be the only process that works in a folder, which is made where it is not there.
+    """Be the only process that works in a folder, which is created if necessary.
 
-    The file .lock in it holds the process's number, and is removed at the end. So are the folders made for it, where
-    nothing else came into them. A lock that a killed process left behind is taken over.
+    The file .lock in it holds the process's number and is removed at the end, as are folders created for it that stay
+    empty. The lock of a killed process is taken over.
 
-    wait: seconds that another process may still work there. every: seconds between looks.
+    Args:
+        folder: to be locked.
+        wait: seconds to wait for another process.
+        every: seconds between attempts.
 
     Raises:
         BusyError: another process works there.
@@ -149,7 +147,7 @@ def alone_in(folder: Path, wait: float = 0.0, every: float = 0.2) -> Iterator[No
 
 @contextlib.contextmanager
 def _alone_now(folder: Path) -> Iterator[None]:
-    path, made = folder / ".lock", [one for one in (folder, *folder.parents) if not one.exists()]
+    path, made = folder / ".lock", [parent for parent in (folder, *folder.parents) if not parent.exists()]
     while True:
         with _made(path) as file:
             file.seek(0)
@@ -163,16 +161,16 @@ def _alone_now(folder: Path) -> Iterator[None]:
                 yield
             finally:
                 path.unlink(missing_ok=True)
-                for one in made:
-                    with contextlib.suppress(OSError):  # something came into it, or another process removed it
-                        one.rmdir()
+                for parent in made:
+                    with contextlib.suppress(OSError):  # it is not empty, or another process removed it
+                        parent.rmdir()
             return
 
 
 def _made(path: Path) -> IO[Any]:
-    """An open file, made with its folders; tried again where another process removes these as it leaves them empty."""
+    """Open a file, created with its folders; try again if another process removes these because they are empty."""
     for _ in range(9):
-        with contextlib.suppress(FileNotFoundError), _told(path.parent, path):
+        with contextlib.suppress(FileNotFoundError), _named(path.parent, path):
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "a+", encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)

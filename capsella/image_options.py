@@ -6,16 +6,15 @@ from typing import Any, Literal, Self, get_args
 
 from capsella.errors import ArgumentError, check_argument
 
+# (low, high): the values that become 0 and 255; values outside are clipped.
 ValueRange = tuple[float, float]
-"""(low, high): the values that become 0 and 255; values outside become 0 or 255 as well."""
 
+# A microscope's image is shown whole, cut to its stained cell, or cut and with its stain matched.
 Cells = Literal["whole", "cut", "matched"]
-"""How a network sees a microscope's image: whole, cut to its stained cell, or cut and with its stain matched; see
-`capsella.data.cell_crop`."""
 
 
 def check_range(value_range: ValueRange | None) -> None:
-    """Raise `ValueError` where a range is not (low, high) of finite numbers, low below high."""
+    """Raise `ValueError` unless a range is None or two finite numbers, the lower one first."""
     if value_range is not None:
         low, high = value_range
         holds = math.isfinite(low) and math.isfinite(high) and low < high
@@ -30,15 +29,12 @@ def check_cells(cells: str) -> None:
 
 @dataclass(frozen=True)
 class CellCut:
-    """How the stained cell of an image is cut out; see `capsella.data.cell_crop`.
+    """Options for cutting out the stained cell of an image.
 
     Attributes:
-        matched: whether its stain is matched, too.
-        radius: that of the laboratory's usual nucleus, in pixels of its files, in (0, ∞); None takes the radius of each
-            nucleus, so that all have one size.
-
-    Raises:
-        ValueError: a radius outside its range.
+        matched: its stain is matched, too.
+        radius: of the laboratory's typical nucleus, in pixels of its files, above 0; None uses the radius of each
+            nucleus, so that all have the same size.
     """
 
     matched: bool

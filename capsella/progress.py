@@ -1,4 +1,4 @@
-"""Progress with the time left, on a terminal alone: in a file or a pipe, bars are blank lines."""
+"""Progress bars with the time left, on terminals only: in files and pipes they are blank lines."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 def tracked(items: Iterable[T], what: str, total: int | None = None, is_shown: bool = True) -> Iterable[T]:
-    """The items one by one, with a bar on standard error that goes when they are over.
+    """Iterate over items with a bar on standard error, which disappears at the end.
 
     Args:
-        items: to work at.
-        what: that is done with them.
-        total: their number, where the items do not know it.
+        items: what to iterate over.
+        what: the text beside the bar.
+        total: number of items, if they have no length.
         is_shown: False leaves the bar out.
     """
     console = Console(stderr=True)

@@ -14,14 +14,13 @@ from typing import Any
 from capsella.errors import CapsellaError, check_argument, check_installed, check_minimum, pluralize
 from capsella.version import __version__
 
-RETRIES = 5
-"""How often work is begun again whose worker died."""
+RETRIES = 5  # of work whose worker died
 _SHARED_VARIABLES = ("CAPSELLA_DATA",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where work is computed.
+class ClusterOptions:
+    """Where tasks are computed.
 
     Raises:
         ValueError: a field is outside its range.
@@ -47,47 +46,38 @@ class Place:
 
     @property
     def is_outside(self) -> bool:
-        """Whether this process is no part of the cluster: Ray's client asks it for all."""
+        """True for a cluster that this process is no part of, reached by Ray's client."""
         return self.on is not None and self.on.startswith("ray://")
 
 
-def check_ray() -> None:
-    """Ray is at hand.
-
-    Raises:
-        CapsellaError: it is not installed.
-    """
-    check_installed("on:", "cluster", "ray")
+_joined: ContextVar[ClusterOptions | None] = ContextVar("joined", default=None)
 
 
-_joined: ContextVar[Place | None] = ContextVar("joined", default=None)
-
-
-def place() -> Place | None:
-    """The cluster that this process has joined; None where work is done in this process."""
+def current_cluster() -> ClusterOptions | None:
+    """Return the options of the cluster that this process has joined, or None."""
     return _joined.get()
 
 
 @contextmanager
-def joined(wanted: Place) -> Iterator[None]:
-    """Join a cluster for a block, and leave it; what it still computes is then ended. Nothing without `on`.
+def ray_session(options: ClusterOptions) -> Iterator[None]:
+    """Join a cluster for a block, and leave it, which ends its tasks. Without `on` do nothing.
 
     Raises:
         CapsellaError: Ray is missing, or the cluster does not answer.
     """
-    if wanted.on is None:
+    if options.on is None:
         yield
         return
-    check_ray()
+    check_installed("on:", "cluster", "ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
     try:
-        ray.init(None if wanted.on == "ray" else wanted.on, log_to_driver=False, logging_level="ERROR")
+        ray.init(None if options.on == "ray" else options.on, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
         ray.util.client.ray.disconnect()  # else every later call would ask a client that is none
-        raise CapsellaError(f"{wanted.on}: the Ray cluster does not answer: {error}") from error
-    token = _joined.set(wanted)
+        raise CapsellaError(f"{options.on}: the Ray cluster does not answer: {error}") from error
+    token = _joined.set(options)
     try:
         yield
     finally:
@@ -95,18 +85,18 @@ def joined(wanted: Place) -> Iterator[None]:
         ray.shutdown()
 
 
-def resources(wanted: Place, accelerator: str = "auto") -> dict[str, float]:
-    """What each run or worker takes, as Ray calls it."""
+def resources(options: ClusterOptions, accelerator: str = "auto") -> dict[str, float]:
+    """Return the resources of each run or worker, by Ray's names."""
     import ray
 
-    gpus = wanted.gpus
+    gpus = options.gpus
     if gpus is None:
         gpus = 0 if accelerator == "cpu" or not ray.cluster_resources().get("GPU") else 1
-    return {"num_cpus": wanted.cpus, "num_gpus": gpus}
+    return {"num_cpus": options.cpus, "num_gpus": gpus}
 
 
-def room(each: dict[str, float]) -> int:
-    """How many runs or workers the cluster has room for now."""
+def capacity(each: dict[str, float]) -> int:
+    """Return how many runs or workers fit into the cluster now."""
     import ray
 
     there = ray.cluster_resources()
@@ -114,8 +104,8 @@ def room(each: dict[str, float]) -> int:
     return min(int(there.get(name, 0) / size) for name, size in sizes.items() if size)
 
 
-def shortage(each: dict[str, float]) -> str | None:
-    """A sentence where no machine of the cluster has what a run or worker takes; None where one has."""
+def capacity_warning(each: dict[str, float]) -> str | None:
+    """Return a warning if no machine of the cluster has the resources of a run or worker, else None."""
     import ray
 
     sizes = {"CPU": each["num_cpus"], "GPU": each["num_gpus"]}
@@ -127,8 +117,8 @@ def shortage(each: dict[str, float]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Desk:
-    """What a worker must have in common with this process: the folder, some variables, the version, some modules."""
+class WorkerEnvironment:
+    """Folder, variables, threads, modules and version that a worker shares with this process."""
 
     folder: str
     variables: dict[str, str]
@@ -137,15 +127,15 @@ class Desk:
     version: str = __version__
 
     @classmethod
-    def here(cls, each: dict[str, float], modules: tuple[str, ...] = ()) -> "Desk":
-        """As this process has it. each: what the worker takes, as `resources` gives it."""
+    def here(cls, each: dict[str, float], modules: tuple[str, ...] = ()) -> "WorkerEnvironment":
+        """Return the environment of this process for a worker with the `resources` `each`."""
         variables = {name: os.environ[name] for name in _SHARED_VARIABLES if name in os.environ}
         if not each["num_gpus"]:
             variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves all of them to a worker that asked for none
         return cls(os.getcwd(), variables, int(each["num_cpus"]), modules)
 
-    def sit_down(self) -> None:
-        """In a worker: take the folder, the variables and the threads, and import the modules.
+    def apply(self) -> None:
+        """Set the folder, the variables and the threads of a worker, and import the modules.
 
         Raises:
             CapsellaError: the folder or a module is not there, or another version of capsella is installed.
@@ -167,8 +157,8 @@ class Desk:
                 raise CapsellaError(f"{machine} cannot import {module}: {error}") from error
 
 
-def lost(what: str, error: Exception) -> CapsellaError:
-    """The error for work that failed, or whose worker died too often, or could not be begun."""
+def worker_error(what: str, error: Exception) -> CapsellaError:
+    """Return the error for a task that failed, or whose worker died too often or did not start."""
     import ray
 
     if isinstance(error, ray.exceptions.RayTaskError):  # what the work raised: its worker lives
@@ -181,7 +171,7 @@ def lost(what: str, error: Exception) -> CapsellaError:
 
 
 def ray_errors() -> Any:
-    """Errors that Ray raises: of workers that died, and those of their work; `lost` tells them apart."""
+    """Return the class of Ray's errors, which `worker_error` tells apart."""
     import ray
 
     return ray.exceptions.RayError

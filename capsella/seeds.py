@@ -1,12 +1,12 @@
-"""Seeds for generators of PyTorch, of which the CPU's looks at the lower 32 bits alone."""
+"""Seeds for generators of PyTorch; the CPU's uses only the lower 32 bits."""
 
 import numpy as np
 
 
 def mixed_seed(*numbers: int) -> int:
-    """One seed of 64 bits, of which every bit depends on every number; each is at least 0.
+    """Return a seed of 64 bits, of which every bit depends on every number; numbers are at least 0.
 
-    A sum of numbers that are shifted apart would not do: PyTorch's generator for the CPU drops the upper half.
+    A sum of shifted numbers would not do: PyTorch's generator for the CPU drops the upper half.
 
     >>> len({mixed_seed(seed, step) % 2**32 for seed in range(10) for step in range(10)})
     100

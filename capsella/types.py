@@ -1,4 +1,4 @@
-"""What every layer and every model speak: `Capsules` between layers, `Output` at the end of a model."""
+"""Types of layers and models: `Capsules` between layers, `Output` of a model."""
 
 from typing import NamedTuple
 
@@ -10,35 +10,31 @@ from capsella.errors import ArgumentError
 
 
 def check_children(children: "Capsules", types: int, pose: int) -> None:
-    """Raises:
-    ValueError: a layer's children are not of so many types and pose elements.
-    """
+    """Raise `ValueError` unless a layer's children have these numbers of types and pose elements."""
     if (came := tuple(children.poses.shape[3:])) != (types, pose):
         raise ArgumentError("children", f"have the layer's {types} types of {pose} pose elements", came)
 
 
 def check_finite(activations: Tensor) -> None:
-    """Raises:
-    ValueError: activations [b classes] are not all numbers: the weights of a network are broken.
-    """
+    """Raise `ValueError` if activations [b classes] hold NaN or infinity: the network's weights are broken."""
     if broken := int((~activations.isfinite()).any(1).sum()):
         raise ValueError(f"activations: must be finite, got NaN or infinity for {broken} of {len(activations)} images")
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """`x` in float32, or in float64 where it is. Routing sums thousands of small votes, and squashing divides by them.
+    """Return `x` in float32, or in float64 if it is: routing sums thousands of small votes, squashing divides by them.
 
-    A model of half precision so computes what its layers make of their capsules in float32, and one of float64 stays
-    exact to the end.
+    So a model in half precision computes its capsules in float32, and a model in float64 stays exact.
     """
     return x if x.dtype == torch.float64 else x.float()
 
 
 class Capsules(NamedTuple):
-    """What a capsule layer returns. Dense layers have h = w = 1.
+    """The output of a capsule layer. Dense layers have h = w = 1.
 
-    poses: [b h w c d], one d-element pose for each of c capsule types at each grid position.
-    activations: [b h w c], in [0, 1]: how sure the layer is that the entity is there.
+    Attributes:
+        poses: [b h w c d], one d-element pose for each of c capsule types at each grid position.
+        activations: [b h w c], in [0, 1]: the probability that the entity is present.
     """
 
     poses: Float[Tensor, "b h w c d"]
@@ -62,13 +58,14 @@ class CapsuleLogits(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What every registered model returns, CNN baselines included.
+    """The output of every registered model, including CNN baselines.
 
-    activations: [b classes], in [0, 1]; the largest is the prediction.
-    capsules: the class capsules [b 1 1 classes d], or None for a CNN.
-    reconstruction: [b channels height width] in [0, 1], or None for a model without a decoder. A model called with two
-        labels an image gives [b 2 channels height width], one image from the capsule of each.
-    logits: [b classes], or None; where given, cross-entropy is computed from them instead of the activations.
+    Attributes:
+        activations: [b classes], in [0, 1]; the largest is the prediction.
+        capsules: the class capsules [b 1 1 classes d], or None for a CNN.
+        reconstruction: [b channels height width] in [0, 1], or None for a model without a decoder. For two labels per
+            image [b 2 channels height width], an image from the capsule of each.
+        logits: [b classes], or None; cross-entropy is computed from them if given, instead of the activations.
     """
 
     activations: Float[Tensor, "b classes"]

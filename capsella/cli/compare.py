@@ -8,7 +8,7 @@ from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import console, show
 from capsella.compare.options import CommonComparisonOptions, ComparisonOptions
 from capsella.errors import check_argument, pluralize
-from capsella.ray_cluster import Place, joined
+from capsella.ray_cluster import ClusterOptions, ray_session
 
 if TYPE_CHECKING:
     from capsella.compare import Plan
@@ -44,7 +44,7 @@ class Compare(CompareCommon):
     others for three or more domains."""
     classes: tuple[str, ...] = ()
     """With several domains: use only these classes. Default: those that all domains have."""
-    place: Annotated[Place, Group] = Place()
+    cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
 
 def run(arguments: list[str]) -> None:
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> None:
     if len(command.images) > 1:
         _compare_domains(command)
         return
-    options, place = replace(command.options, folder=Path(command.images[0])), command.place
+    options, cluster = replace(command.options, folder=Path(command.images[0])), command.cluster
 
     from capsella.compare import compare, make_plan
     from capsella.compare.folds import first_plan
@@ -63,17 +63,17 @@ def run(arguments: list[str]) -> None:
         plan = first_plan(options)
         print(f"{options.folds} folds, tested in turn; the first:")
         _print_plan(plan)
-        _run_folds(plan, options, place)
+        _run_folds(plan, options, cluster)
         return
     plan = make_plan(options)
     _print_plan(plan)
     if not options.dry_run:
-        with joined(place):
+        with ray_session(cluster):
             found, report = compare(plan, console())
         print(f"\n{found.words}\n\nreport  {report}")
 
 
-def _run_folds(plan: "Plan", options: ComparisonOptions, place: Place) -> None:
+def _run_folds(plan: "Plan", options: ComparisonOptions, cluster: ClusterOptions) -> None:
     """Compare once per fold, and report over all of them."""
     from capsella.compare.folds import compare_folds
     from capsella.compare.folds_report import write_folds
@@ -84,7 +84,7 @@ def _run_folds(plan: "Plan", options: ComparisonOptions, place: Place) -> None:
     seconds = options.folds * plan.total_seconds()
     print(f"All {options.folds} folds: {pluralize(runs, 'run')}, estimated training: {format_duration(seconds)}.")
     if not options.dry_run:
-        with joined(place):
+        with ray_session(cluster):
             _, words, report = write_folds(options, plan, compare_folds(options, plan, console()))
         print(f"\n{words}\n\nreport  {report}")
 
@@ -110,7 +110,7 @@ def _compare_domains(command: Compare) -> None:
         accelerator=options.accelerator,
         out=options.out or Path("runs") / "transfer",
     )
-    with joined(command.place):
+    with ray_session(command.cluster):
         _, text = transfer(settings, console())
     print(f"\n{text}\n\nwritten to {settings.out / 'transfer.txt'} and transfer.json")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import by_paper, console, list_entries, show
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, pluralize, unknown_name
-from capsella.ray_cluster import Place, joined
+from capsella.ray_cluster import ClusterOptions, ray_session
 
 if TYPE_CHECKING:
     from capsella.reproduce import Entry, Plan
@@ -44,7 +44,7 @@ class Papers:
     """Folder of the runs and results. Default: runs/NAME-BUDGET, one for all tables of a family."""
     dry_run: bool = False
     """With reproduce: measure, print the plan, and train nothing."""
-    place: Annotated[Place, Group] = Place()
+    cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
     def __post_init__(self) -> None:
         check_minimum(1, seeds=self.seeds)
@@ -93,7 +93,7 @@ def _run(options: Papers) -> None:
         published, command = published.on(options.data), f"{command} --data {options.data}"
     parts = (published.family or name, budget, options.data)
     folder = options.out or Path("runs", "-".join(part for part in parts if part))
-    with joined(options.place):
+    with ray_session(options.cluster):
         values = published.run(folder, tuple(range(seeds)), command, console())
     path = published.path(folder)
     if name in FIGURES:
@@ -128,7 +128,7 @@ def _reproduce(options: Papers, command: str) -> None:
     if options.dry_run:
         return
     reproduction = Reproduction(folder, entries, missing, plan, seeds, command, out, began)
-    with joined(options.place):
+    with ray_session(options.cluster):
         print(f"page    {reproduction.run()}")
 
 

@@ -10,7 +10,7 @@ from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import console, note
 from capsella.errors import ArgumentError, check_argument, check_minimum, pluralize
 from capsella.image_options import CellCut, check_range
-from capsella.ray_cluster import Place, joined
+from capsella.ray_cluster import ClusterOptions, ray_session
 
 if TYPE_CHECKING:
     from capsella.models import ImageClassifier
@@ -57,16 +57,16 @@ class Predict(PredictCommon):
     cell_radius: float | None = None
     """For a network that crops stained cells: radius of a typical nucleus in pixels of the files. Default: the median
     of 100 of them, which must be of one microscope."""
-    place: Annotated[Place, Group] = Place()
+    cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
     def __post_init__(self) -> None:
         check_argument(all(self.paths or ("",)), "name at least one image or folder, and none empty", paths=self.paths)
         check_range(self.range)
         check_minimum(1, batch_size=self.batch_size)
-        if self.out is None and (self.resume or self.overwrite or self.place.on):
+        if self.out is None and (self.resume or self.overwrite or self.cluster.on):
             raise ArgumentError("out", "be given with --resume, --overwrite and --on", None)
-        if self.place.on is not None:
-            check_argument(not self.place.gpus, "be left out: predict uses cores", gpus=self.place.gpus)
+        if self.cluster.on is not None:
+            check_argument(not self.cluster.gpus, "be left out: predict uses cores", gpus=self.cluster.gpus)
             check_argument(self.workers is None, "not come with --on: Ray has the workers", workers=self.workers)
             check_argument(not self.overwrite, "not come with --on: name a new folder", overwrite=self.overwrite)
 
@@ -82,9 +82,9 @@ def run(arguments: list[str]) -> None:
 
     model, run = open_network(options.run)
     model.value_range = options.range or model.value_range
-    if options.place.on is not None and model.cut is not None and options.cell_radius is None:
+    if options.cluster.on is not None and model.cut is not None and options.cell_radius is None:
         raise ArgumentError("cell_radius", "be given with --on, for a network that crops cells", None)
-    local = [] if options.place.on else list(map(Path, options.paths))
+    local = [] if options.cluster.on else list(map(Path, options.paths))
     notes = [line for line in (set_scale(model, local, options.cell_radius), *passed_over(local)) if line]
     if run is not None and run.adapted is not None and (options.coverage or options.unsure_below):
         notes.append(ADAPTED)
@@ -93,9 +93,9 @@ def run(arguments: list[str]) -> None:
     columns = UncertaintyColumns(model.calibration, options.coverage, options.unsure_below, model.ood_detector, rate)
     work: dict[str, Any] = {"batch_size": options.batch_size, "resume": options.resume, "columns": columns}
     work["classes"] = 2 if is_paired else 1
-    if options.place.on is not None and options.out is not None:
+    if options.cluster.on is not None and options.out is not None:
         load = partial(_load, options.run, model.value_range, model.cut)
-        with joined(options.place):
+        with ray_session(options.cluster):
             summary = predict_on_cluster(load, options.paths, options.out.rstrip("/"), **work)
     else:
         out = None if options.out is None else Path(options.out)

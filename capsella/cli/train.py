@@ -12,7 +12,7 @@ from rich.console import Console
 from capsella.cli.flags import Group, parse, part_of, positional, settings
 from capsella.cli.screen import console
 from capsella.errors import ArgumentError, check_argument, check_minimum, pluralize
-from capsella.ray_cluster import Place, joined
+from capsella.ray_cluster import ClusterOptions, ray_session
 
 if TYPE_CHECKING:
     Common = dict[str, Any]
@@ -51,12 +51,12 @@ class Train(TrainCommon):
     """All flags: every field of a recipe, where to compute, and on which cluster."""
 
     given: All = field(default_factory=dict)
-    place: Annotated[Place, Group] = Place()
+    cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
     def __post_init__(self) -> None:
         check_minimum(1, seeds=self.seeds)
         many = self.seeds > 1 or self.all_folds
-        check_argument(self.place.on is None or many, "come with --folds or --seeds", on=self.place.on)
+        check_argument(self.cluster.on is None or many, "come with --folds or --seeds", on=self.cluster.on)
         check_argument(self.seeds == 1 or not self.all_folds, "be 1 with --folds", seeds=self.seeds)
         check_argument(len(self.words) <= 2, "be at most a recipe and a folder", words=self.words)
 
@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> None:
         out.print(describe_augmentation(recipe.augment), markup=False, soft_wrap=True)
         if 2 * recipe.epochs < chosen:
             out.print(f"note: {chosen} epochs are usual for these images; {recipe.epochs} may be too few to converge")
-    with _how_to_continue(folder, options, out), joined(options.place):
+    with _how_to_continue(folder, options, out), ray_session(options.cluster):
         if options.all_folds:
             train_folds(recipe, folder, name, compute, out)
         elif options.seeds > 1:

@@ -24,7 +24,8 @@ class Adaptation:
         folder: the adapted run.
         tests: by name of the test images, before and after; the first are those of the domain.
         gain: in accuracy on the domain, with its interval over the test images.
-        held_out: the labelled images, each predicted by a network adapted without it; None for fewer than two of a class.
+        held_out: predictions of the labelled images, each by a network adapted without it; None for fewer than two of
+            a class.
     """
 
     folder: Path

@@ -316,13 +316,13 @@ def predict_on_cluster(
         columns: the columns behind the activations.
     """
     check_minimum(1, batch_size=batch_size)
-    if (place := ray_cluster.place()) is None:
-        raise CapsellaError("predict: join a cluster first, with capsella.ray_cluster.joined")
+    if (place := ray_cluster.current_cluster()) is None:
+        raise CapsellaError("predict: join a cluster first, with capsella.ray_cluster.ray_session")
     model = load()
     columns = columns or default_columns(model, classes)
     table = PredictionTable(model, columns)
     needs: dict[str, float] = {"num_cpus": place.cpus, "num_gpus": 0}
-    predictor = _ClusterPredictor, (ray_cluster.Desk.here(needs), load, classes, columns, table.model)
+    predictor = _ClusterPredictor, (ray_cluster.WorkerEnvironment.here(needs), load, classes, columns, table.model)
     arguments = (predictor, tuple(paths), out, batch_size, resume, table.names, needs)
     try:
         if not place.is_outside:
@@ -332,7 +332,7 @@ def predict_on_cluster(
         summary: PredictionSummary = ray.get(ray.remote(num_cpus=0)(_run_on_cluster).remote(*arguments))
         return summary
     except ray_cluster.ray_errors() as error:
-        raise ray_cluster.lost("predict", error) from error
+        raise ray_cluster.worker_error("predict", error) from error
 
 
 def _run_on_cluster(
@@ -364,7 +364,7 @@ def _run_on_cluster(
         kind,
         fn_constructor_args=arguments,
         batch_size=batch_size,
-        concurrency=(1, max(1, ray_cluster.room(needs))),
+        concurrency=(1, max(1, ray_cluster.capacity(needs))),
         ray_remote_args_fn=lambda: retries,
         **needs,
     )
@@ -380,13 +380,13 @@ class _ClusterPredictor:
 
     def __init__(
         self,
-        desk: ray_cluster.Desk,
+        environment: ray_cluster.WorkerEnvironment,
         load: Callable[[], ImageClassifier],
         classes: int,
         columns: UncertaintyColumns,
         model_id: str,
     ) -> None:
-        desk.sit_down()
+        environment.apply()
         model = load()
         self.table, self.classes, self.detector = PredictionTable(model, columns), classes, columns.active_detector
         if self.table.model != model_id:

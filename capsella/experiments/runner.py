@@ -202,7 +202,8 @@ def run_tasks(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch | No
 def compute_tasks(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[Task]:
     """Compute every task, and yield it as soon as it is finished.
 
-    On a cluster (`ray_cluster.joined`) a run is a Ray task, which begins again from its checkpoint if its worker dies.
+    On a cluster (`ray_cluster.ray_session`) a run is a Ray task; if its worker dies, it
+    continues from its checkpoint.
     Its lines are printed when it is over. Tasks are taken from `tasks` as there is room for them.
 
     Raises:
@@ -210,7 +211,7 @@ def compute_tasks(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch)
         CapsellaError: workers died too often; and what `Task.run` raises. Other runs that have begun are ended; called
             again, they go on.
     """
-    place = ray_cluster.place()
+    place = ray_cluster.current_cluster()
     for task, seconds in (
         _here(tasks, console, stopwatch) if place is None else _on_ray(place, tasks, console, stopwatch)
     ):
@@ -239,7 +240,7 @@ class _Answer(NamedTuple):
 
 
 def _on_ray(
-    place: ray_cluster.Place, tasks: Iterable[Task], console: Console, stopwatch: Stopwatch
+    place: ray_cluster.ClusterOptions, tasks: Iterable[Task], console: Console, stopwatch: Stopwatch
 ) -> Iterator[tuple[Task, float | None]]:
     import ray
 
@@ -248,16 +249,16 @@ def _on_ray(
     try:
         while True:
             # One more than there is room for, so that a cluster that grows with its work knows of it.
-            while not needs or len(waiting) <= ray_cluster.room(needs):
+            while not needs or len(waiting) <= ray_cluster.capacity(needs):
                 if (task := next(source, None)) is None:
                     break
                 check_argument(task.compute.devices == 1, "be 1 with --on", devices=task.compute.devices)
                 before, needs = needs, ray_cluster.resources(place, task.compute.accelerator)
-                if before != needs and (note := ray_cluster.shortage(needs)):
+                if before != needs and (note := ray_cluster.capacity_warning(needs)):
                     console.print(f"note: {note}", markup=False, soft_wrap=True)
-                desk = ray_cluster.Desk.here(needs, recipe_modules())
+                environment = ray_cluster.WorkerEnvironment.here(needs, recipe_modules())
                 remote = ray.remote(max_retries=ray_cluster.RETRIES, max_calls=1, **needs)(_compute_in_worker)
-                waiting[remote.remote(desk, task, console.width)] = task
+                waiting[remote.remote(environment, task, console.width)] = task
             if not waiting:
                 return
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
@@ -265,7 +266,7 @@ def _on_ray(
             try:
                 answer: _Answer = ray.get(ready)
             except ray_cluster.ray_errors() as error:
-                raise ray_cluster.lost(task.label, error) from error
+                raise ray_cluster.worker_error(task.label, error) from error
             number, total = stopwatch.done + 1, stopwatch.done + stopwatch.left.total()
             console.print(f"run {number} of {total}: {task.label}, {format_duration(answer.seconds)}", markup=False)
             console.print(answer.text, end="", markup=False, highlight=False, soft_wrap=True)
@@ -277,14 +278,14 @@ def _on_ray(
             ray.cancel(ready, force=True)
 
 
-def _compute_in_worker(desk: ray_cluster.Desk, task: Task, width: int) -> _Answer:
+def _compute_in_worker(environment: ray_cluster.WorkerEnvironment, task: Task, width: int) -> _Answer:
     text, began = io.StringIO(), time.monotonic()
     console = Console(file=text, width=width)
     error, is_rest = None, False
     with warnings.catch_warnings():
         warnings.showwarning = partial(_print_warning, console)
         try:
-            desk.sit_down()
+            environment.apply()
             is_rest = task.files.checkpoint.exists()
             _run_when_free(task, console)
         except (CapsellaError, ValueError, OSError) as raised:

@@ -15,7 +15,7 @@ from capsella.models import create_model
 from tests.ray_cluster import from_outside, two_nodes
 
 pytestmark = pytest.mark.slow
-RAY = ray_cluster.Place(on="ray")
+RAY = ray_cluster.ClusterOptions(on="ray")
 IMAGES = 60
 
 
@@ -64,7 +64,7 @@ def read(out):
 @pytest.mark.usefixtures("nodes")
 def test_folders_are_predicted_and_resumed(images, tmp_path):
     out = str(tmp_path / "out")
-    with ray_cluster.joined(RAY):
+    with ray_cluster.ray_session(RAY):
         half = predict_on_cluster(network, [str(images / "0")], out, batch_size=7)
         both = predict_on_cluster(network, [str(images)], out, batch_size=7, resume=True)
         with pytest.raises(ArgumentError):
@@ -79,7 +79,7 @@ def test_folders_are_predicted_and_resumed(images, tmp_path):
 
 def test_a_process_outside_the_cluster_gets_the_same(nodes, images, tmp_path):
     cluster, _ = nodes
-    with from_outside(cluster) as address, ray_cluster.joined(ray_cluster.Place(on=address)):
+    with from_outside(cluster) as address, ray_cluster.ray_session(ray_cluster.ClusterOptions(on=address)):
         summary = predict_on_cluster(network, [str(images)], str(tmp_path / "out"))
     assert (summary.rows, summary.unreadable, len(read(tmp_path / "out"))) == (IMAGES, 1, IMAGES)
 
@@ -94,7 +94,7 @@ def test_a_node_dies_half_way_and_every_file_has_one_row(nodes, images, tmp_path
         killed.set()
 
     threading.Thread(target=kill, daemon=True).start()
-    with ray_cluster.joined(RAY):
+    with ray_cluster.ray_session(RAY):
         summary = predict_on_cluster(slow_network, [str(images)], str(tmp_path / "out"), batch_size=1)
     killed.wait(20)
     assert (summary.rows, summary.unreadable) == (IMAGES, 1)

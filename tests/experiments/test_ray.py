@@ -53,7 +53,7 @@ def numbers(results):
 @pytest.mark.usefixtures("nodes")
 def test_errors_and_output_of_a_worker_come_back_and_a_run_without_gpus_sees_none():
     text = io.StringIO()
-    with ray_cluster.joined(ray_cluster.Place(on="ray", gpus=0)):
+    with ray_cluster.ray_session(ray_cluster.ClusterOptions(on="ray", gpus=0)):
         for name, error in (("refused", "no probe"), ("fails", "RuntimeError: no probe")):
             with pytest.raises(CapsellaError, match=error):
                 list(compute_tasks([probe(name)], QUIET, Stopwatch()))
@@ -65,7 +65,7 @@ def test_errors_and_output_of_a_worker_come_back_and_a_run_without_gpus_sees_non
 def test_a_process_outside_the_cluster_gets_the_same_numbers(nodes, tmp_path):
     made, _ = nodes
     rows = [row(1)]
-    with from_outside(made) as address, ray_cluster.joined(ray_cluster.Place(on=address)):
+    with from_outside(made) as address, ray_cluster.ray_session(ray_cluster.ClusterOptions(on=address)):
         found = Runner(tmp_path / "there", QUIET).results(rows, [0])
     assert numbers(found) == numbers(Runner(tmp_path / "here", QUIET).results(rows, [0]))
 
@@ -89,13 +89,13 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
 
     threading.Thread(target=kill, daemon=True).start()
     rows = [row(40)]
-    with ray_cluster.joined(ray_cluster.Place(on="ray")):
+    with ray_cluster.ray_session(ray_cluster.ClusterOptions(on="ray")):
         found = Runner(Path("there"), Console(file=text, width=200)).results(rows, [0])
     assert killed.is_set()
     assert "epoch 1/40" not in text.getvalue()
     assert text.getvalue().count("epoch 40/40") == 1
     assert not list(tmp_path.glob("there/*/last.ckpt"))
-    assert ray_cluster.place() is None
+    assert ray_cluster.current_cluster() is None
     assert numbers(found) == numbers(Runner(tmp_path / "here", QUIET).results(rows, [0]))
     assert found["cnn"][0]["command"].startswith("capsella train demo ")
 
@@ -109,7 +109,7 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
 )
 def test_a_cluster_that_cannot_be(argument, fields):
     with pytest.raises(ValueError, match=rf"^{argument}:"):
-        ray_cluster.Place(**fields)
+        ray_cluster.ClusterOptions(**fields)
 
 
 def test_more_than_any_machine_has_is_reported(monkeypatch):
@@ -121,14 +121,14 @@ def test_more_than_any_machine_has_is_reported(monkeypatch):
     ]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     sizes = [(2, 1), (4, 0), (4, 1), (9, 0)]
-    notes = [ray_cluster.shortage({"num_cpus": cpus, "num_gpus": gpus}) for cpus, gpus in sizes]
+    notes = [ray_cluster.capacity_warning({"num_cpus": cpus, "num_gpus": gpus}) for cpus, gpus in sizes]
     assert [note is None for note in notes] == [True, True, False, False]
 
 
 def test_a_worker_without_the_folder_or_with_another_version_says_so(tmp_path):
     with pytest.raises(CapsellaError, match="gone"):
-        ray_cluster.Desk(str(tmp_path / "gone"), {}, 1).sit_down()
+        ray_cluster.WorkerEnvironment(str(tmp_path / "gone"), {}, 1).apply()
     with pytest.raises(CapsellaError, match=r"0\.0\.0"):
-        ray_cluster.Desk(str(tmp_path), {}, 1, version="0.0.0").sit_down()
+        ray_cluster.WorkerEnvironment(str(tmp_path), {}, 1, version="0.0.0").apply()
     with pytest.raises(CapsellaError, match="no_such_module"):
-        ray_cluster.Desk(str(tmp_path), {}, 1, ("no_such_module",)).sit_down()
+        ray_cluster.WorkerEnvironment(str(tmp_path), {}, 1, ("no_such_module",)).apply()

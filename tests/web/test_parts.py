@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from capsella.data.reading import to_tensor
+from capsella.errors import ArgumentError
 from capsella.models import create_model
 from capsella.web.arrays import Arrays
 from capsella.web.images import STOPS, SeenImages, change_images, changes_of, choose_images
@@ -152,10 +153,10 @@ def test_modules_are_joined_after_those_that_they_need(tmp_path):
     assert modules_in_order("a.js", tmp_path) == ["b.js", "a.js"]
     assert joined_modules("a.js", tmp_path) == "// b.js\nfunction b() {}\n\n// a.js\nconst a = b + 1;\n"
     (tmp_path / "b.js").write_text('import { a } from "./a.js";\n')
-    with pytest.raises(ValueError, match=r"must not import in a circle, got a.js → b.js → a.js"):
+    with pytest.raises(ArgumentError, match="a.js → b.js → a.js"):
         joined_modules("a.js", tmp_path)
     (tmp_path / "b.js").write_text("export default 1;\n")
-    with pytest.raises(ValueError, match=r"b.js: must import as .*, got export default 1;"):
+    with pytest.raises(ArgumentError, match="export default 1"):
         joined_modules("a.js", tmp_path)
 
 

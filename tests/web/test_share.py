@@ -69,31 +69,24 @@ def test_the_network_in_a_page_sees_what_pytorch_sees(shared_network, small_run)
     assert 0 < compared.numbers < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("of", "why"),
-    [
-        ({"value_range": (0.0, 4095.0)}, "its images have more than 8 bits"),
-        ({"cut": object()}, "its stained cells are cut out first"),
-    ],
-)
-def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, of, why):
-    for name, value in of.items():
+@pytest.mark.parametrize("options", [{"value_range": (0.0, 4095.0)}, {"cut": object()}])
+def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, options):
+    for name, value in options.items():
         monkeypatch.setattr(run.model, name, value)
-    with pytest.raises(CapsellaError, match=f"network: a page cannot read images as .* since {why}"):
+    with pytest.raises(CapsellaError, match="^network: "):
         share_runs([run], tmp_path / "page.html", network=True)
 
 
 def test_a_page_that_is_too_large_is_refused(run, tmp_path):
     out = tmp_path / "page.html"
-    text = r"the page would have \d+\.\d MB, more than the 0.5 of --megabytes\. The largest parts, in MB: decoder \d"
-    with pytest.raises(CapsellaError, match=text):
+    with pytest.raises(CapsellaError, match="megabytes"):
         share_runs([run], out, images=2, megabytes=0.5)
     assert not out.exists()
 
 
 def test_a_cnn_has_nothing_to_share(run, tmp_path):
     cnn = replace(run, model=create_model("sabour2017_cnn", image_size=17))
-    with pytest.raises(CapsellaError, match=r"sabour2017_cnn is a CNN and has no capsules\. Name a run with"):
+    with pytest.raises(CapsellaError, match="^digits: sabour2017_cnn is a CNN"):
         share_runs([cnn], tmp_path / "page.html")
 
 
@@ -111,5 +104,5 @@ def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
 
 
 def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
-    with pytest.raises(CapsellaError, match="beside one capsule network: give these two runs, got a, b, c"):
+    with pytest.raises(CapsellaError, match="a, b, c"):
         split_cnns({"a": run, "b": plain_run, "c": cnn})
