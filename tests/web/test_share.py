@@ -73,7 +73,7 @@ def test_the_network_in_a_page_sees_what_pytorch_sees(shared_network, small_run)
 def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, options):
     for name, value in options.items():
         monkeypatch.setattr(run.model, name, value)
-    with pytest.raises(CapsellaError, match="^network: "):
+    with pytest.raises(CapsellaError, match=r"^network: "):
         share_runs([run], tmp_path / "page.html", network=True)
 
 
@@ -86,7 +86,7 @@ def test_a_page_that_is_too_large_is_refused(run, tmp_path):
 
 def test_a_cnn_has_nothing_to_share(run, tmp_path):
     cnn = replace(run, model=create_model("sabour2017_cnn", image_size=17))
-    with pytest.raises(CapsellaError, match="^digits: sabour2017_cnn is a CNN"):
+    with pytest.raises(CapsellaError, match=r"^digits: sabour2017_cnn is a CNN"):
         share_runs([cnn], tmp_path / "page.html")
 
 
