@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -144,33 +144,10 @@ class DenseCapsules(CapsuleConv2d):
     """
 
     def __init__(
-        self,
-        grid: tuple[int, int],
-        types_in: int,
-        pose_in: int,
-        types_out: int,
-        pose_out: int,
-        *,
-        tied: bool = False,
-        pose: PoseKind = "vector",
-        vote_offset: Float[Tensor, "h w pose_out"] | None = None,
-        weight_sd: float = WEIGHT_SD,
-        routing: Routing = DynamicRouting(),
-        norm: ParentNorm | None = None,
+        self, grid: tuple[int, int], types_in: int, pose_in: int, types_out: int, pose_out: int, **options: Any
     ) -> None:
-        super().__init__(
-            types_in,
-            pose_in,
-            types_out,
-            pose_out,
-            grid,
-            tied=tied,
-            pose=pose,
-            vote_offset=vote_offset,
-            weight_sd=weight_sd,
-            routing=routing,
-            norm=norm,
-        )
+        """Take the options of `CapsuleConv2d` but for the stride."""
+        super().__init__(types_in, pose_in, types_out, pose_out, grid, **options)
 
     def routing_inputs(self, children: Capsules) -> RoutingInputs:
         """See `CapsuleConv2d`.

@@ -61,9 +61,9 @@ class EMSettings:
     to τ times the largest eigenvalue of the correlation matrix of the votes' D elements, 1 to D. With τ = 1 couplings
     grow that much more peaked each time, and gradients with them; with 1/D they do not. (Annealed EM, Ueda and Nakano
     1998, warms all steps.) The last E-step keeps τ = 1, and so two iterations are the same with any."""
-    start: Literal["even", "random"] = "even"
-    """Couplings of the first iteration: `even`, i.e. uniform (the paper), or `random`, drawn once. With one iteration
-    they stay: the ablations that ask whether iterations earn their keep. See `start_couplings`."""
+    start: Literal["uniform", "random"] = "uniform"
+    """Couplings of the first iteration: `uniform` (the paper), or `random`, drawn once. With one iteration they stay:
+    the ablations that ask whether iterations earn their keep."""
     start_seed: int = 0
     """Seed of random couplings."""
 
@@ -75,7 +75,7 @@ class EMSettings:
         check_argument(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
         check_argument(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
         check_argument(0 < self.early_sharpness <= 1, "be above 0 and at most 1", early_sharpness=self.early_sharpness)
-        check_argument(self.start in ("even", "random"), "be 'even' or 'random'", start=self.start)
+        check_argument(self.start in ("uniform", "random"), "be 'uniform' or 'random'", start=self.start)
         not_negative(start_seed=self.start_seed)
 
     def sharpness_at(self, iteration: int) -> float:
@@ -296,7 +296,7 @@ class EMRouting(EMSettings, LogisticRouting):
 
     def with_uniform_couplings(self) -> LogisticRouting:
         """See `LogisticRouting`: the start of Procedure 1, fixed."""
-        return replace(self, iterations=1, start="even")
+        return replace(self, iterations=1, start="uniform")
 
     def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
         """See `LogisticRouting`; all parents of these votes compete."""
@@ -332,7 +332,7 @@ class EMRouting(EMSettings, LogisticRouting):
 
     def _route_native(self, inputs: RoutingInputs, betas: tuple[Tensor, Tensor]) -> CapsuleLogits:
         shape, steps = inputs.shape, range(self.iterations)
-        start = None if self.start == "even" else self.start_couplings(shape.i, shape.c_out).to(inputs.poses)
+        start = None if self.start == "uniform" else self.start_couplings(shape.i, shape.c_out).to(inputs.poses)
         return KERNEL.route(
             inputs,
             torch.stack(betas),

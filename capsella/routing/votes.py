@@ -4,7 +4,7 @@
 own (triton/). Children i come last in couplings [n j i], so that sums over them read memory in order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -215,28 +215,24 @@ class FusedVotes:
         return self.inputs.poses, self.inputs.weight, self.inputs.vote_offset
 
 
-def _empty_sums(poses: Tensor, weight: Tensor, offset: Tensor | None, weights: Tensor, sizes: Sequence[int]) -> Tensor:
-    shape = RoutingShape._make(sizes)
-    return poses.new_empty(shape.n, shape.c_out, shape.d)
+def _register(kind: str, argument: str, result: Callable[[RoutingShape], tuple[int, ...]]) -> None:
+    """Register `capsella::capsule_conv_KIND`, a product of votes and of weights, or of parents' poses."""
 
+    def fake(poses: Tensor, weight: Tensor, offset: Tensor | None, other: Tensor, sizes: Sequence[int]) -> Tensor:
+        return poses.new_empty(result(RoutingShape._make(sizes)))
 
-def _sums(poses: Tensor, weight: Tensor, offset: Tensor | None, weights: Tensor, sizes: Sequence[int]) -> Tensor:
-    sums = _empty_sums(poses, weight, offset, weights, sizes)
-    _run("vote_sums", sizes, (poses, weight, offset), weights=weights, sums=sums)
-    return sums
+    def run(poses: Tensor, weight: Tensor, offset: Tensor | None, other: Tensor, sizes: Sequence[int]) -> Tensor:
+        filled = fake(poses, weight, offset, other, sizes)
+        _run(
+            f"vote_{kind}",
+            sizes,
+            (poses, weight, offset),
+            **{argument.replace("parents", "poses"): other, kind: filled},
+        )
+        return filled
 
-
-def _empty_agreements(
-    poses: Tensor, weight: Tensor, offset: Tensor | None, parents: Tensor, sizes: Sequence[int]
-) -> Tensor:
-    shape = RoutingShape._make(sizes)
-    return poses.new_empty(shape.n, shape.i, shape.c_out)
-
-
-def _agreements(poses: Tensor, weight: Tensor, offset: Tensor | None, parents: Tensor, sizes: Sequence[int]) -> Tensor:
-    agreements = _empty_agreements(poses, weight, offset, parents, sizes)
-    _run("vote_agreements", sizes, (poses, weight, offset), poses=parents, agreements=agreements)
-    return agreements
+    schema = f"(Tensor poses, Tensor weight, Tensor? vote_offset, Tensor {argument}, SymInt[] sizes) -> Tensor"
+    define_operator(f"capsule_conv_{kind}", schema, run, fake)
 
 
 def _empty_gradients(
@@ -283,14 +279,8 @@ def _differentiate_agreements(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
 
 
 if kernels is not None:
-    FACTORS = "Tensor poses, Tensor weight, Tensor? vote_offset"
-    define_operator("capsule_conv_sums", f"({FACTORS}, Tensor weights, SymInt[] sizes) -> Tensor", _sums, _empty_sums)
-    define_operator(
-        "capsule_conv_agreements",
-        f"({FACTORS}, Tensor parents, SymInt[] sizes) -> Tensor",
-        _agreements,
-        _empty_agreements,
-    )
+    _register("sums", "weights", lambda shape: (shape.n, shape.c_out, shape.d))
+    _register("agreements", "parents", lambda shape: (shape.n, shape.i, shape.c_out))
     define_operator(
         "capsule_conv_gradients",
         "(Tensor poses, Tensor weight, Tensor weights, Tensor parents, SymInt[] sizes) -> (Tensor, Tensor)",

@@ -20,7 +20,7 @@ SETTINGS: dict[str, dict[str, list[Any]]] = {
         "cost_scale": [None, 1.0, 100.0],
         "standardise_costs": [False, False, True],
         "early_sharpness": [1.0, 0.1],
-        "start": ["even", "random"],
+        "start": ["uniform", "random"],
         "variance_floor": [1e-4, 1e-8, 0.5],
         "beta_a_scale": [None, None, 5000.0],
         "votes": ["float32", "float32", "bfloat16"],

@@ -69,8 +69,8 @@ NOTE = (
 def _row(iterations: int, error: float | None, **changes: Any) -> RowSpec:
     """Return a row of Table 1 with its published error; `changes`: pose, loss, coordinates, start."""
     pose, loss = changes.get("pose", "matrix"), changes.get("loss", "spread")
-    coordinates, start = changes.get("coordinates", True), changes.get("start", "even")
-    couplings = "routed" if iterations > 1 else {"even": "uniform", "random": "random"}[start]
+    coordinates, start = changes.get("coordinates", True), changes.get("start", "uniform")
+    couplings = "routed" if iterations > 1 else start
     yes = "yes" if coordinates else "no"
     overrides = {
         "model.routing.iterations": iterations,
