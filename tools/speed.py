@@ -79,9 +79,9 @@ that with float32 votes:
 | all parents | 0.86 | 0.96 |
 
 No loss was seen: small matrix CapsNet, 20,000 digits of MNIST at 20×20, 6 epochs, far from convergence (`capsella
-train images-matrix-capsnet --brightness 0.2 --contrast 0.2 --data mnist --data.size 20 --data.channels 1
---data.per-class 2000 --no-flip --shift 1 --epochs 6 --seed 0 --votes bfloat16`). Test errors in per cent, 10,000
-images; the difference of the three pairs is −0.04 ± 0.11:
+train images-matrix-capsnet --data mnist --size 20 --channels 1 --per-class 2000 --no-flip --shift 1 --epochs 6
+--model-kwargs brightness=0.2 contrast=0.2 routing.votes=bfloat16`). Test errors in per cent, 10,000 images; the
+difference of the three pairs is −0.04 ± 0.11:
 
 | votes | seeds 0, 1, 2 | mean ± SD |
 |---|---|---:|
