@@ -17,7 +17,7 @@ from capsella.report import evaluation_warnings
 from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run
 
 
-class Tested(NamedTuple):
+class _Tested(NamedTuple):
     """The evaluation of a run, and the number of its training and validation images."""
 
     evaluation: Evaluation
@@ -76,7 +76,7 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
 
 def _fit_each(
     recipes: Mapping[str, Recipe], cost: str, folder: Path, name: str, compute: ComputeOptions, console: Console
-) -> list[Tested]:
+) -> list[_Tested]:
     """Train and test each recipe, finished ones first; all must have the same images, which are not kept."""
     RunFolder(folder).check_unused()
     tasks = [
@@ -94,13 +94,13 @@ def _fit_each(
     begun = [task for task in tasks if task.is_finished or task.files.checkpoint.exists()]
     if any(not task.is_finished for task in tasks):
         check_images_unchanged(begun)
-    tested: dict[str, Tested] = {}
+    tested: dict[str, _Tested] = {}
     for task in run_tasks(tasks, console):
         if task.files.has_diverged:
             raise CapsellaError(f"{task.folder}: the training diverged; remove the folder to train it again")
         run = finish(load_run(task.folder), console)
         if run.evaluation is not None and run.splits is not None:
-            tested[task.label] = Tested(run.evaluation, len(run.splits.train) + len(run.splits.validation))
+            tested[task.label] = _Tested(run.evaluation, len(run.splits.train) + len(run.splits.validation))
         if task not in begun and len(tested) < len(tasks):
             check_images_unchanged([task])  # otherwise the next fold would be another part of the images
     return [tested[label] for label in recipes if label in tested]

@@ -11,7 +11,7 @@ from PIL import ImageFile
 from rich.console import Console
 
 from capsella import fit
-from capsella.data import FolderData
+from capsella.data import FolderData, folder
 from capsella.errors import CapsellaError
 from capsella.evaluation import difference_interval
 from capsella.experiments import CorrectnessTable
@@ -50,8 +50,8 @@ def test_groups_that_differ_belong_to_another_test():
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_fit_decodes_each_image_once_and_writes_result_and_report(image_folder, tmp_path, monkeypatch):
-    decoded, loaded = Counter(), []
+def test_fit_lists_once_decodes_each_image_once_and_writes_result_and_report(image_folder, tmp_path, monkeypatch):
+    decoded, loaded, listed = Counter(), [], []
     decode, load_data = ImageFile.ImageFile.load, training_loop.load_data
 
     def count(image):
@@ -60,11 +60,13 @@ def test_fit_decodes_each_image_once_and_writes_result_and_report(image_folder, 
         return decode(image)
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", count)
+    list_files = folder.list_files
+    monkeypatch.setattr(folder, "list_files", lambda *arguments: listed.append(arguments) or list_files(*arguments))
     monkeypatch.setattr(training_loop, "load_data", lambda data: loaded.append(data) or load_data(data))
     recipe = dataclasses.replace(CNN, data=FolderData(path=image_folder, size=17), epochs=1, batch_size=8)
     compute, console = ComputeOptions(accelerator="cpu"), Console(quiet=True)
     run = fit(recipe, tmp_path / "run", name="cells", compute=compute, console=console)
-    assert len(loaded) == 1
+    assert len(loaded) == len(listed) == 1
     assert set(decoded.values()) == {1}
     assert len(decoded) == len(list(image_folder.rglob("*.png"))) == sum(map(len, run.splits.named().values()))
     result = json.loads((tmp_path / "run" / "result.json").read_text())

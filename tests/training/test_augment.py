@@ -1,7 +1,5 @@
 """Random changes of the training images: their distribution, and what they leave as it is."""
 
-import math
-
 import pytest
 import torch
 
@@ -61,15 +59,6 @@ def test_a_shift_can_repeat_the_border(images):
     assert (augmented(bright, shift=2) == 0).any()
     assert torch.equal(augmented(bright, shift=2, padding_mode="border"), bright)
     assert augmented(images, shift=2, padding_mode="border").min() >= images.min() > 0
-
-
-def test_the_generator_decides(images):
-    runs = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        runs.append(augmented(images, shift=2, flip=True, rotation=20.0))
-    assert torch.equal(runs[0], runs[1])
-    assert not torch.equal(runs[0], runs[2])
 
 
 @pytest.mark.parametrize(("option", "kinds"), [("mirror", [(), (2,)]), ("flip", [(), (1,), (2,), (1, 2)])])
@@ -165,19 +154,6 @@ def test_erased_squares():
     assert torch.equal(black.any(0), expected)
     with pytest.raises(ValueError, match=r"^erase:"):
         Augment(AugmentOptions(erase=5), (12, 14))
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("rotation_sd", 61.0), ("narrow", 1.0), ("stretch", -0.1), ("erase", -1), ("padding_mode", "mirror")),
-        *(("zoom", 0.5), ("stain", 2.0), ("blur", -1.0), ("downscale", 0.5), ("jpeg", 0), ("noise", -0.1)),
-        *(("microscope_keep_prob", 1.0), ("mixup", -0.1), ("mixup", math.nan), ("shift", -1), ("rotation", 181.0)),
-    ],
-)
-def test_options_out_of_range(option, value):
-    with pytest.raises(ValueError, match=rf"^{option}:"):
-        AugmentOptions(**{option: value})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from capsella.data.batching import MOST_REPEATS
 from capsella.errors import CapsellaError
 from capsella.training import RunFolder, TrainingDivergedError, load_run, resume
 from capsella.training import loop as training_loop
-from capsella.training.balance import BalanceChoice, choose_balance, class_weights, log_prior_shift
+from capsella.training.balance import BalanceChoice, class_weights, log_prior_shift
 from tests.training.test_resume import poison_step
 
 LABELS = torch.tensor([0] * 160 + [1] * 80 + [2] * 10)
@@ -40,15 +40,6 @@ def test_the_order_follows_from_the_seed_and_leaves_out_others_each_time():
     assert torch.equal(first, again)
     assert set(first.tolist()) != set(other.tolist())
     assert LABELS[first[:50]].unique().numel() == 3  # not class by class
-
-
-@pytest.mark.parametrize(
-    ("counts", "balance"), [((10, 10), "none"), ((14, 10), "none"), ((15, 10), "sampling"), ((159, 16), "sampling")]
-)
-def test_auto_samples_where_classes_are_uneven(counts, balance):
-    choice = choose_balance(dict(zip("ab", counts, strict=True)))
-    assert choice.balance == balance
-    assert str(counts[0]) in str(choice)
 
 
 @pytest.fixture

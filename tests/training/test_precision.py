@@ -11,7 +11,7 @@ from capsella.errors import CapsellaError
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run, resume, train
 from capsella.training.devices import launch
-from capsella.training.precision import PrecisionChoice, choose_precision, faster, measure_ratio
+from capsella.training.precision import PrecisionChoice, choose_precision, measure_ratio
 from capsella.training.resolve import resolve_auto
 from tests.training.test_resume import poison_step
 
@@ -36,10 +36,6 @@ def auto_is(monkeypatch):
     return lambda precision: monkeypatch.setattr(
         "capsella.training.resolve.choose_precision", lambda accelerator: PrecisionChoice(precision, "as the test says")
     )
-
-
-def test_only_what_is_clearly_faster_is_chosen():
-    assert [faster(ratio) for ratio in (0.3, 1.19, 1.2, 4)] == ["32-true"] * 2 + ["bf16-mixed"] * 2
 
 
 def test_the_measurement_leaves_random_numbers_alone():
@@ -75,12 +71,6 @@ def test_a_damaged_memory_is_measured_again_and_written_anew(measured, tmp_path)
         measured(0.5)
         assert choose_precision("cpu", memory).precision == "32-true"
         assert json.loads(memory.read_text()) == {key: 0.5, "another machine": 3.0}
-
-
-@pytest.mark.parametrize(("has_units", "precision"), [(True, "bf16-mixed"), (False, "32-true")])
-def test_a_gpu_is_asked(has_units, precision, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: has_units)
-    assert choose_precision("cuda").precision == precision
 
 
 def test_a_run_keeps_the_precision_it_began_with(tiny, auto_is, quiet_train, tmp_path, monkeypatch):
