@@ -32,7 +32,6 @@ from capsella.errors import ArgumentError, check_argument
 
 CONFIDENCE = 0.95
 POWER = 0.8
-DRAWS = 2000  # bootstrap resamples
 
 Groups = Int[np.ndarray, " images"]  # the number of each image's group
 Correct = Bool[np.ndarray, "seeds images"]
@@ -541,7 +540,7 @@ def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
     return significant
 
 
-# Retained accuracy on perturbed images, by a cluster bootstrap
+# Retained accuracy on perturbed images
 
 
 @dataclass(frozen=True, eq=False)
@@ -560,12 +559,12 @@ class Changed:
 
     @property
     def has_two_groups(self) -> bool:
-        """True if there are exactly two groups, which are too few to resample. A single group is ignored."""
+        """True if there are exactly two groups, which are too few for an interval. A single group is ignored."""
         return self.groups is not None and len(np.unique(self.groups)) == 2
 
 
-class BootstrapInterval(NamedTuple):
-    """An estimate with its 95 % bootstrap interval."""
+class RatioInterval(NamedTuple):
+    """A ratio, or a difference of two, with its 95 % interval."""
 
     estimate: float
     low: float
@@ -576,9 +575,9 @@ class BootstrapInterval(NamedTuple):
 class KeptAccuracy:
     """The accuracy that two networks retain under a perturbation, and the difference between both."""
 
-    first: BootstrapInterval
-    second: BootstrapInterval
-    difference: BootstrapInterval
+    first: RatioInterval
+    second: RatioInterval
+    difference: RatioInterval
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Return plain numbers for JSON."""
@@ -589,10 +588,8 @@ def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str,
     """Return, by perturbation, how much of their accuracy above chance two networks retain on the same images.
 
     A network that is better to begin with is better on perturbed images too, without being more robust. So the measure
-    is (perturbed accuracy − chance) / (clean accuracy − chance). Intervals are bootstrap percentiles (Efron 1979) over
-    images, shared by both networks, and over seeds, which are not shared. Whole groups are resampled. A few seeds or
-    groups resampled from themselves vary too little, three by a factor of 2/3: their resamples are spread by that
-    factor and by Student's quantile.
+    is (perturbed accuracy − chance) / (clean accuracy − chance). Its variance is that of the linearised ratio (Cochran
+    1977, Sampling Techniques, §2.11), over images or groups, which both networks share, and over seeds.
     """
     images = first.clean.shape[1]
     if second.clean.shape[1] != images or first.by_change.keys() != second.by_change.keys() or not 0 <= chance < 1:
@@ -600,67 +597,32 @@ def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str,
         raise ArgumentError("first, second, chance", "have the same images and perturbations, and chance below 1", got)
     if first.has_two_groups:
         raise ArgumentError("first", "have at least three groups of images, or none", 2)
-    random = np.random.default_rng(0)
-    weights = _image_weights(images, first.groups, random)
-    numbers = len(first.clean), len(second.clean)
-    seeds = [_resample_weights(number, random) for number in numbers]
-    alone = [_spread(draws, number - 1) for draws, number in zip(seeds, numbers, strict=True)]
-    together = [_spread(draws, sum(numbers) - 2) for draws in seeds]
     retained = {}
     for change in first.by_change:
-        pairs = [(network.clean, network.by_change[change]) for network in (first, second)]
-        plain = [float(_ratio(clean.mean(), changed.mean(), chance, images)) for clean, changed in pairs]
-        each, apart = (
-            [
-                _ratio((draws @ clean * weights).sum(1), (draws @ changed * weights).sum(1), chance, images)
-                for draws, (clean, changed) in zip(by_seed, pairs, strict=True)
-            ]
-            for by_seed in (alone, together)
-        )
-        retained[change] = KeptAccuracy(
-            _percentiles(plain[0], each[0]),
-            _percentiles(plain[1], each[1]),
-            _percentiles(plain[0] - plain[1], apart[0] - apart[1]),
-        )
+        ratios, tables = zip(*(_linearised(network, change, chance) for network in (first, second)), strict=True)
+        seeds = [_seed_component(table.mean(1)) for table in tables]
+        by_image = [table.mean(0) for table in tables]
+        each = [_ratio_interval(ratios[k], by_image[k], [seeds[k]], first.groups) for k in (0, 1)]
+        difference = _ratio_interval(ratios[0] - ratios[1], by_image[0] - by_image[1], seeds, first.groups)
+        retained[change] = KeptAccuracy(each[0], each[1], difference)
     return retained
 
 
-def _image_weights(
-    images: int, groups: Groups | None, random: np.random.Generator
-) -> Float[np.ndarray, "draws images"]:
-    """Return the weight of each image in each resample, of whole groups if there are several."""
-    count, numbers = images, np.arange(images)
-    if groups is not None and len(np.unique(groups)) > 1:
-        names, numbers = np.unique(groups, return_inverse=True)
-        count = len(names)
-    each = _resample_weights(count, random)[:, numbers]
-    return _spread(each / each.sum(1, keepdims=True), count - 1, count)
+def _linearised(network: Changed, change: str, chance: float) -> tuple[float, Float[np.ndarray, "seeds images"]]:
+    """Return the ratio, and values whose mean varies as the ratio does. At chance, one image is the denominator."""
+    gain = max(float(network.clean.mean()) - chance, 1 / network.clean.shape[1])
+    ratio = (float(network.by_change[change].mean()) - chance) / gain
+    return ratio, (network.by_change[change] - ratio * network.clean) / gain
 
 
-def _resample_weights(number: int, random: np.random.Generator) -> Float[np.ndarray, "draws number"]:
-    """Return how often each of n items is drawn in each resample of size n, divided by n."""
-    chosen = random.integers(number, size=(DRAWS, number)) + number * np.arange(DRAWS)[:, None]
-    weights: np.ndarray = np.bincount(chosen.ravel(), minlength=DRAWS * number).reshape(DRAWS, number) / number
-    return weights
-
-
-def _spread(
-    weights: Float[np.ndarray, "draws n"], degrees: int, number: int | None = None
-) -> Float[np.ndarray, "draws n"]:
-    """Spread the weights of resamples of `number` items (default: n) as the mean of so few items varies."""
-    number, level = number or weights.shape[1], (1 + CONFIDENCE) / 2
-    student = float(scipy.stats.t.ppf(level, max(1, degrees)) / scipy.stats.norm.ppf(level))
-    equal = 1 / weights.shape[1]
-    spread: np.ndarray = equal + student * (number / max(1, number - 1)) ** 0.5 * (weights - equal)
-    return spread
-
-
-def _ratio(clean: np.ndarray, changed: np.ndarray, chance: float, images: int) -> np.ndarray:
-    """Return the retained accuracy; a network at chance is credited one image, which keeps the ratio finite."""
-    ratio: np.ndarray = (changed - chance) / np.maximum(clean - chance, 1 / images)
-    return ratio
-
-
-def _percentiles(estimate: float, draws: Float[np.ndarray, " draws"]) -> BootstrapInterval:
-    low, high = np.quantile(draws, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)).tolist()
-    return BootstrapInterval(estimate, min(low, estimate), max(high, estimate))
+def _ratio_interval(
+    estimate: float,
+    values: Float[np.ndarray, " images"],
+    seeds: Sequence[VarianceComponent],
+    groups: Groups | None,
+) -> RatioInterval:
+    independent = VarianceComponent(float(values.var(ddof=1)) / len(values), len(values) - 1)
+    images = cluster_variance(influence(values), groups, independent)
+    components = [component for component in (images, *seeds) if component.variance > 0]
+    half = _half_width(components)[0] if components else 0.0
+    return RatioInterval(estimate, estimate - half, estimate + half)
