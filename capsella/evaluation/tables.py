@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed
-from capsella.files import is_disk_full, lock, write_whole
+from capsella.files import alone_in, is_disk_full, lock, write_whole
 from capsella.models import ImageClassifier
 from capsella.uncertainty import (
     FALSE_POSITIVE_RATE,
@@ -210,17 +211,15 @@ class PredictionTable:
         types = {"probability": number, "prediction_set": pyarrow.list_(text), "unsure": flag, "in_distribution": flag}
         types |= dict.fromkeys(self.classes, number)
         fields = [(_utf8(name), types.get(name, text)) for name in self.names]
-        rows = [[_utf8(value) for value in self._flat(self.record(outcome))] for outcome in outcomes]
+        rows = [[_utf8(value) for value in self.flat_record(outcome)] for outcome in outcomes]
         columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in fields]
         schema = pyarrow.schema(fields)
         arrays = [pyarrow.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)]
         return pyarrow.Table.from_arrays(arrays, schema=schema)
 
-    def csv_line(self, outcome: Prediction | UnreadableFile) -> str:
-        """Return one CSV line; the classes of a set are joined by " | "."""
-        return _csv_line(map(_csv_value, self._flat(self.record(outcome))))
-
-    def _flat(self, record: Mapping[str, Any]) -> list[Any]:
+    def flat_record(self, outcome: Prediction | UnreadableFile) -> list[Any]:
+        """Return one row as a value for each of `names`."""
+        record = self.record(outcome)
         activations = record["activations"] or [None] * len(self.classes)
         rest = (record[name] for name in (*self.columns.names, "error", "model"))
         return [record["file"], record["class"], *activations, *rest]
@@ -276,21 +275,29 @@ def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwr
         raise CapsellaError(f"{out} is a folder; name a file in it")
     if out.exists() and not (resume or overwrite):
         raise CapsellaError(f"{out} exists: --resume adds the files it lacks, --overwrite replaces it")
-    out.parent.mkdir(parents=True, exist_ok=True)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".parquet":
-            with _ParquetTable(table, out, keep=resume) as folder:
+            with alone_in(out), _ParquetTable(table, out, keep=resume) as folder:
                 yield folder
             return
-        with open(out, "a", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            lock(file, f"{out}: another `capsella predict` is writing it")
+        with _open_text(out) as file:
             kind = _CsvTable if out.suffix == ".csv" else _JsonlTable
             opened: OpenTable = kind(table, file, out if resume else None)
             yield opened
     except OSError as error:
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {out}; make room, then continue with --resume") from error
+        raise
+
+
+def _open_text(out: Path) -> TextIO:
+    try:
+        file = out.open("a", newline="", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
         raise CapsellaError(f"{out}: no table can be written there ({error.strerror or error})") from error
+    lock(file, f"{out}: another `capsella predict` is writing it")
+    return file
 
 
 class _TextTable(OpenTable):
@@ -325,7 +332,7 @@ class _CsvTable(_TextTable):
         return _csv_line(self.table.names)
 
     def _line(self, outcome: Prediction | UnreadableFile) -> str:
-        return self.table.csv_line(outcome)
+        return _csv_line(map(_csv_value, self.table.flat_record(outcome)))
 
     def _rows(self, path: Path) -> Iterator[str]:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
@@ -366,7 +373,6 @@ class _ParquetTable(OpenTable):
 
     def __init__(self, table: PredictionTable, folder: Path, keep: bool) -> None:
         super().__init__(table)
-        folder.mkdir(exist_ok=True)
         self.folder, self.waiting = folder, list[Prediction | UnreadableFile]()
         for part in self._parts():
             if keep:
@@ -403,7 +409,8 @@ class _ParquetTable(OpenTable):
         import pyarrow.parquet
 
         if self.waiting:
-            part, rows = self.folder / f"part-{len(self._parts()):06}.parquet", self.table.to_arrow(self.waiting)
+            rows, parts = self.table.to_arrow(self.waiting), (self.folder / f"part-{k:06}.parquet" for k in count())
+            part = next(part for part in parts if not part.exists())
             write_whole(part, lambda temporary: pyarrow.parquet.write_table(rows, temporary))
             self.waiting = []
 
