@@ -1,8 +1,8 @@
-"""Find the stained cell of a microscope's image, cut it out at one scale, and bring its stain to one colour.
+"""Find the stained cell in a microscope's image, crop it at a common scale, and normalise its stain.
 
-Microscopes differ in magnification by more than two, cameras and stains in colour. A network that has seen one
-laboratory takes such differences for the classes'. Nuclei are found by their colour alone, so the same rule serves
-every laboratory. Its numbers were chosen with the 300 outlined nuclei of `segmentation-wbc` (86 % overlap), not by any
+Microscopes differ in magnification by more than a factor of two, cameras and stains in colour. A network trained in one
+laboratory mistakes such differences for classes. Nuclei are found by their colour alone, so the same rule serves every
+laboratory. Its constants were chosen with the 300 outlined nuclei of `segmentation-wbc` (86 % overlap), not by any
 network's errors.
 """
 
@@ -18,28 +18,25 @@ from scipy import ndimage
 from capsella.errors import CapsellaError
 from capsella.image_options import CellCut
 
-RADII = 2.0
-"""Half a side of what is cut out, in radii of the nucleus; with it goes the whole cell, whose radius is 1.3 of them."""
-MAX_SAMPLES = 100
-"""Images that a laboratory's usual radius is measured on, spread evenly."""
-NUCLEUS = (1.13, 1.82, 0.42)
-"""Optical density (red, green, blue) of a nucleus with a matched stain: the median of `pbc`'s training images."""
+RADII = 2.0  # half a side of the crop in radii of the nucleus; the whole cell has a radius of 1.3
+MAX_SAMPLES = 100  # images on which the radius of a typical nucleus is measured, spread evenly
+NUCLEUS = (1.13, 1.82, 0.42)  # optical density (red, green, blue) after matching: the median of pbc's training images
 
-_SIDE = 128  # pixels of the smaller side that the search is done at
-_BLACK = 12  # grey levels: below, what touches the border is no image but what was left when it was turned
-_PART = 0.12  # a part of a nucleus has at least this share of the largest part's area
-_GAP = 0.8  # and lies nearer than this, in radii of the largest part
-_BACKGROUND = 0.9  # of the pixels are darker than the background
-_LEAST_DENSITY = 0.3  # of a nucleus, all colours together; less would be noise, made large
-_LEAST_STAIN = 0.05  # by which a nucleus must stand out, of 1
+_SIDE = 128  # pixels of the smaller side at which a nucleus is searched
+_BLACK = 12  # grey level below which pixels that touch the border are what a rotation left empty
+_LOBE_AREA = 0.12  # smallest lobe of a nucleus, as a fraction of the largest lobe's area
+_LOBE_GAP = 0.8  # largest distance between lobes, in radii of the largest
+_BACKGROUND = 0.9  # quantile of the pixels that is the background
+_MIN_DENSITY = 0.3  # of a nucleus, all colours together; less would amplify noise
+_MIN_STAIN = 0.05  # contrast of a nucleus, of 1
 
 Pixels = UInt8[np.ndarray, "h w 3"]
 
 
 class Nucleus(NamedTuple):
-    """Where a nucleus lies: its centre (row, column) and radius, in pixels; and which pixels are its own.
+    """A nucleus: its centre (row, column) and radius in pixels, and the mask of its pixels.
 
-    The radius is that of a disc with the same second moment: it grows as parts of a nucleus move apart.
+    The radius is that of a disc with the same second moment, which grows as lobes move apart.
     """
 
     row: float
@@ -49,10 +46,10 @@ class Nucleus(NamedTuple):
 
 
 def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.Image:
-    """The cell of an RGB image, at (height, width), at the laboratory's scale and, if matched, with one stain.
+    """Crop the cell of an RGB image to (height, width), at a common scale and, if matched, with a normalised stain.
 
-    The centre of the nucleus becomes the centre; half the shorter side are `RADII` of the usual nucleus, or of its own.
-    Beyond the border its pixels are repeated; a black border, as a turned image has, takes the median colour first.
+    The crop is centred on the nucleus; half its shorter side is `RADII` radii of the typical nucleus, or of its own.
+    Border pixels are repeated outwards; a black border, as rotated images have, takes the median colour first.
 
     Raises:
         CapsellaError: there is no stained cell.
@@ -68,17 +65,17 @@ def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.I
 
 
 def typical_radius(images: Iterable[Image.Image]) -> float | None:
-    """The median radius of the nuclei of RGB images, in their pixels; None where none has a stained cell.
+    """Return the median radius of the nuclei of RGB images in pixels, or None if none has a stained cell.
 
-    Magnification is a laboratory's own, and the same for all its images: at this scale a lymphocyte stays smaller than
-    a monocyte. A mix of other classes moves the median by a tenth or so.
+    All images of a laboratory have one magnification; with a common scale a lymphocyte stays smaller than a monocyte.
+    Another mix of classes moves the median by about a tenth.
     """
     radii = nuclear_radii(images)
     return float(np.median(radii)) if radii else None
 
 
 def nuclear_radii(images: Iterable[Image.Image]) -> list[float]:
-    """The radius of each RGB image's nucleus, in its pixels; images without a stained cell are passed over."""
+    """Return the radius of each RGB image's nucleus in pixels; images without a stained cell are skipped."""
     radii = []
     for image in images:
         small, scale = _small(image)
@@ -88,15 +85,15 @@ def nuclear_radii(images: Iterable[Image.Image]) -> list[float]:
 
 
 def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) -> Nucleus:
-    """The stained nucleus of an image whose sides are some hundred pixels: large, and near the centre.
+    """Find the stained nucleus of an image whose sides have some hundred pixels: large, and near the centre.
 
-    Nuclei absorb red and green and leave blue. Two thresholds, each by Otsu's method (1979), part background from
-    cells and cells from nuclei. The largest connected part near the centre is the nucleus, and with it the parts that
-    lie near, as the lobes of a neutrophil do.
+    Nuclei absorb red and green but not blue. Two thresholds by Otsu's method (1979) separate background from cells and
+    cells from nuclei. The largest connected part near the centre is the nucleus, together with near parts, such as the
+    lobes of a neutrophil.
 
     Args:
         pixels: the image, RGB.
-        beyond: pixels that are no image.
+        beyond: pixels outside the image.
 
     Raises:
         CapsellaError: nothing is stained.
@@ -104,7 +101,7 @@ def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) 
     inside = np.ones(pixels.shape[:2], bool) if beyond is None else ~beyond
     stain = _stain(ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0)))
     cells = inside & (stain > _otsu(stain[inside]))
-    if np.ptp(stain[inside]) < _LEAST_STAIN:
+    if np.ptp(stain[inside]) < _MIN_STAIN:
         raise CapsellaError("no stained cell is found in it")
     found = cells & (stain > _otsu(stain[cells]))
     mask = _with_its_parts(ndimage.binary_opening(found))
@@ -114,7 +111,7 @@ def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) 
 
 
 def _small(image: Image.Image) -> tuple[Pixels, float]:
-    """The image at the size of the search, and how many of its pixels are one of those."""
+    """Shrink an image to the size of the search; returns the factor, too."""
     scale = max(1.0, min(image.size) / _SIDE)
     if scale == 1:
         return np.asarray(image), 1.0
@@ -123,7 +120,7 @@ def _small(image: Image.Image) -> tuple[Pixels, float]:
 
 
 def beyond_border(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
-    """Black that touches the border, and two pixels around it."""
+    """Mark black pixels that touch the border, and two pixels around them."""
     black = pixels.max(-1) < _BLACK
     frame = np.zeros_like(black)
     frame[[0, -1]] = frame[:, [0, -1]] = True
@@ -135,14 +132,14 @@ def beyond_border(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
 
 
 def _stain(pixels: Float32[np.ndarray, "h w 3"]) -> Float32[np.ndarray, "h w"]:
-    """How far red and green are absorbed, and blue is not."""
+    """Return how much more red and green are absorbed than blue."""
     red, green, blue = np.moveaxis(pixels / 255, -1, 0)
     stain: Float32[np.ndarray, "h w"] = (blue - red - green) / 2
     return stain
 
 
 def _otsu(values: Float32[np.ndarray, " n"]) -> float:
-    """The threshold with the largest variance between the two sides (Otsu 1979, equation 18)."""
+    """Return the threshold with the largest variance between the two sides (Otsu 1979, equation 18)."""
     counts, edges = np.histogram(values, 256)
     centres = (edges[1:] + edges[:-1]) / 2
     below, sums = np.cumsum(counts)[:-1], np.cumsum(counts * centres)[:-1]
@@ -152,15 +149,15 @@ def _otsu(values: Float32[np.ndarray, " n"]) -> float:
 
 
 def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
-    """The main part, large and near the centre, and all that lie near it or near one that does."""
+    """Mark the main part, large and near the centre, and all parts connected to it by small gaps."""
     parts, number = ndimage.label(found)
     if number == 0:
         raise CapsellaError("no stained cell is found in it")
     numbers = np.arange(1, number + 1)
     areas = ndimage.sum(found, parts, numbers)
     main = _main_part(parts, numbers, areas)
-    reach = _GAP * np.sqrt(areas[main - 1] / np.pi)
-    large = np.isin(parts, numbers[areas >= _PART * areas[main - 1]])
+    reach = _LOBE_GAP * np.sqrt(areas[main - 1] / np.pi)
+    large = np.isin(parts, numbers[areas >= _LOBE_AREA * areas[main - 1]])
     mask = parts == main
     while True:
         near = large & (ndimage.distance_transform_edt(~mask) <= reach)
@@ -171,7 +168,7 @@ def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
 
 
 def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, " n"], areas: np.ndarray) -> int:
-    """The number of the part with the largest area, weighted by how near the centre it is."""
+    """Return the number of the part with the largest area, weighted by its distance from the centre."""
     height, width = parts.shape
     centres = np.array(ndimage.center_of_mass(parts > 0, parts, numbers))
     away = np.hypot(centres[:, 0] - height / 2, centres[:, 1] - width / 2) / min(height, width)
@@ -184,15 +181,15 @@ def _as_large(mask: Bool[np.ndarray, "h w"], pixels: Pixels) -> Bool[np.ndarray,
 
 
 def _matched(image: Image.Image, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Image.Image:
-    """Optical densities over the background, turned and scaled so that the nucleus has the densities `NUCLEUS`.
+    """Rotate and scale optical densities over the background so that the nucleus has the densities `NUCLEUS`.
 
-    A density is a part along the nucleus's colour and a rest, the colour of granules and cytoplasm. The part takes the
-    colour `NUCLEUS`; the rest keeps its direction and is scaled by as much. No colour is divided by itself, for in some
-    laboratories nuclei absorb no blue at all.
+    A density is a component along the nucleus's colour and a rest, the colour of granules and cytoplasm. The component
+    takes the colour `NUCLEUS`; the rest keeps its direction and is scaled alike. No colour is divided by itself,
+    because in some laboratories nuclei absorb no blue at all.
     """
     white = np.log(np.quantile(seen, _BACKGROUND, axis=0).clip(1))
     own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0)
-    strength, wanted = max(float(np.linalg.norm(own)), _LEAST_DENSITY), np.array(NUCLEUS)
+    strength, wanted = max(float(np.linalg.norm(own)), _MIN_DENSITY), np.array(NUCLEUS)
     density = white - np.log(np.asarray(image).clip(1).astype(np.float32))
     along = (density @ own / strength**2)[..., None]
     matched = along * wanted + np.linalg.norm(wanted) / strength * (density - along * own)

@@ -1,4 +1,4 @@
-"""Images of more than 8 bits a channel: their values, the range that a file states, and 8 bits by a range.
+"""Images of more than 8 bits per channel: their values, the range that a file states, and 8 bits by a range.
 
 A camera of 12 bits writes values up to 4095 into files of 16 bits, a camera of 16 bits up to 65535: no file of 16 bits
 and none of floating-point numbers says by itself what is white.

@@ -18,18 +18,18 @@ MAX_BYTES, MAX_RATIO = 1_000_000_000, 200
 
 
 def data_root() -> Path:
-    """The folder of the data sets: the environment variable CAPSELLA_DATA, or else the user's cache folder."""
+    """Return the folder of the data sets: the environment variable CAPSELLA_DATA, or else the user's cache folder."""
     return Path(os.environ.get("CAPSELLA_DATA") or pooch.os_cache("capsella")).expanduser()
 
 
 def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None, instead: str = "") -> Path:
-    """The path of `file` below the data root, downloaded from the first mirror that has it where it is not there yet.
+    """Return the path of `file` below the data root; download it from the first mirror that has it if it is missing.
 
     Args:
         file: relative to the data root.
         mirrors: URLs of the file, tried in order.
-        checksum: of the file, as `sha256:…` or `md5:…`; a download must match it. None where none is published.
-        instead: one more sentence for the error, on what else would do, with a space behind it.
+        checksum: `sha256:…` or `md5:…` of the file; None if none is published.
+        instead: a sentence for the error on an alternative, with a space at its end.
 
     Raises:
         CapsellaError: no mirror gives the file, the checksum is wrong, or it cannot be written.
@@ -53,10 +53,10 @@ def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None, in
 
 
 def find(file: str, get: str) -> Path:
-    """The path of `file` below the data root, for sets that no public mirror offers.
+    """Return the path of `file` below the data root, for sets without a public mirror.
 
     Raises:
-        CapsellaError: it is not there; says how to get it.
+        CapsellaError: it is missing; the text tells how to get it.
     """
     path = data_root() / file
     if not path.is_file():
@@ -65,7 +65,7 @@ def find(file: str, get: str) -> Path:
 
 
 class _Bar:
-    """rich's progress bar behind the four names that pooch calls."""
+    """rich's progress bar with the four methods that pooch calls."""
 
     def __init__(self, label: str) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

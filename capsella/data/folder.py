@@ -58,7 +58,7 @@ class FolderReader:
 
     @property
     def needs_range(self) -> bool:
-        """Whether there are files of more than 8 bits per channel, and no range."""
+        """True if there are files of more than 8 bits per channel, and no range."""
         return bool(self.scan.deep) and self.value_range is None
 
     def find_range(self, training_files: Sequence[str]) -> None:

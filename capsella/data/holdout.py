@@ -42,7 +42,7 @@ class Items(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What is divided: an image or a group."""
+        """The unit that is divided: an image or a group."""
         return "image" if self.groups is None else "group"
 
 

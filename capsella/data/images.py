@@ -12,7 +12,7 @@ from capsella.errors import ArgumentError, unknown_name
 
 
 class Batch(NamedTuple):
-    """Some images of a set: 8 bits a channel as a set hands them over, in [0, 1] as `batches` yields them.
+    """Some images of a set: 8 bits per channel as in a set, in [0, 1] as `batches` yields them.
 
     images: [b c h w]. labels: [b], or [b 2] for pairs.
     parts: [b 2 c h w], the two images that a pair overlays, each alone; None where nothing is overlaid.
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Labelled images held in memory, 8 bits a channel.
+    """Labelled images in memory, 8 bits per channel.
 
     Raises:
         ValueError: images and labels disagree in number, a type is wrong, or a label lies outside the classes.

@@ -202,7 +202,7 @@ class LoadedSource:
 
     @property
     def _has_file_names(self) -> bool:
-        """Whether every image has a file name of its own."""
+        """True if every image has its own file name."""
         sets = self.source.named().values()
         files = {file for images in sets for file in images.files or ()}
         return len(files) == sum(map(len, sets))

@@ -6,8 +6,8 @@
 | `train_images`, `train_labels`, `val_…`, `test_…` | the same for each split (MedMNIST) |
 | `image`, `image_offset`, `label` or `category` | image file i is `image[image_offset[i]:image_offset[i + 1]]` |
 | `classes` | names of the classes; without it they are called 0, 1, … |
-| `split`, `split_names` | a code an image; the names train, val or validation, test count, others are left out |
-| `name` | a file name an image |
+| `split`, `split_names` | a code per image, and names of the codes: train, val or validation, test; others are unused |
+| `name` | a file name for each image |
 | any other 1-d array of n integers | kept as metadata; `group` in `DataOptions` may name one |
 """
 
@@ -47,12 +47,11 @@ class NpzImages(NamedTuple):
     fingerprints: Int[np.ndarray, "n 5"] | None
 
 
-MOST_CLASSES = 100_000
-"""A label beyond is no number of a class, but a code."""
+MAX_CLASSES = 100_000  # a larger label is no number of a class
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
-_TAKEN = {"group", "toy", "domain", "copies", "content"}
-"""What splits, intervals and balance go by: an array of one's own that happens to be called so means something else."""
+# Metadata with a meaning here; a user's array of the same name means something else.
+_RESERVED = {"group", "toy", "domain", "copies", "content"}
 _NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
 
 
@@ -62,7 +61,7 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
     Args:
         path: the file.
         options: its size, channels, group and skip_broken are used.
-        classes: names of the classes where the file has none.
+        classes: names of the classes if the file has none.
 
     Raises:
         CapsellaError: no .npz file, arrays missing, pickled, or of a wrong shape or type, an image that is broken.
@@ -81,7 +80,7 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
         return _joined_splits(path, sets, options)
     for split in ("train", "test"):
         if split not in sets:
-            raise CapsellaError(f"{path}: must hold train and test images where it splits them, but has no {split}")
+            raise CapsellaError(f"{path}: must have train and test images if it is split, but has no {split}")
     return _joined_splits(path, sets, options)
 
 
@@ -100,7 +99,7 @@ def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOpt
 
 
 def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
-    """The options with the radius of the images' usual nucleus, where cells are to be cut out by it."""
+    """Return options with the radius of a typical nucleus, if cells are to be cropped and it is not set."""
     if options.cells == "whole" or options.cell_radius is not None:
         return options
     if "image_offset" in arrays:
@@ -117,7 +116,7 @@ def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions
 
 
 def load_arrays(path: Path) -> Arrays:
-    """All arrays of a .npz file; pickled objects are refused, for unpickling runs what a stranger wrote.
+    """Read all arrays of a .npz file. Pickled objects are refused: unpickling would run foreign code.
 
     Raises:
         CapsellaError: the file is missing, is no .npz file, is damaged, holds pickled objects, or unpacks to far more
@@ -137,7 +136,7 @@ def load_arrays(path: Path) -> Arrays:
 
 
 def _as_text(values: np.ndarray) -> np.ndarray:
-    """Names that were written as bytes are read as UTF-8; all else stays as it is."""
+    # Names may be written as bytes.
     return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
 
@@ -181,9 +180,9 @@ def image_set(
 def _read_prefixed(
     path: Path, arrays: Arrays, options: DataOptions, classes: tuple[str, ...] | None
 ) -> dict[str, "NpzImages"]:
-    """MedMNIST's layout: train_images, train_labels and so on."""
+    """Read MedMNIST's layout: train_images, train_labels and so on."""
     if options.group is not None:
-        raise ValueError(f"group: not for a file with its own splits train_images, …, got {options.group!r}")
+        raise ArgumentError("group", "be None for a file with train_images, …", options.group)
     by_split: dict[str, Arrays] = {}
     for key, values in arrays.items():
         prefix, _, what = key.partition("_")
@@ -197,7 +196,7 @@ def _read_prefixed(
 
 
 def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, " k"]]:
-    """Which rows are for train, validation and test; codes with other names are left out."""
+    """Return the rows for train, validation and test; codes with other names are unused."""
     names = arrays.get("split_names", np.array(["train", "val", "test"])).tolist()
     codes = arrays["split"]
     _check_number(path, "split codes", len(codes), len(_labels(path, arrays)))
@@ -212,7 +211,9 @@ def _labels(path: Path, arrays: Arrays) -> Int[np.ndarray, " n"]:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise CapsellaError(f"{path}: must have one integer label an image, got {labels.dtype} of shape {labels.shape}")
+        raise CapsellaError(
+            f"{path}: must have one integer label per image, got {labels.dtype} of shape {labels.shape}"
+        )
     return labels.astype(np.int64)
 
 
@@ -221,7 +222,7 @@ def _class_names(path: Path, arrays: Arrays, labels: Int[np.ndarray, " n"]) -> t
         if arrays["classes"].ndim != 1:
             raise CapsellaError(f"{path}: classes must be a list of names, got an array of {arrays['classes'].shape}")
         return tuple(str(name) for name in arrays["classes"].tolist())
-    if (largest := labels.max(initial=-1)) >= MOST_CLASSES:
+    if (largest := labels.max(initial=-1)) >= MAX_CLASSES:
         raise CapsellaError(f"{path}: labels must count the classes from 0, got {largest}")
     return tuple(str(label) for label in range(largest + 1))
 
@@ -232,7 +233,7 @@ def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> 
         for name, values in arrays.items()
         if name not in _NO_METADATA and values.shape == (images,) and values.dtype.kind in "iu"
     }
-    ambiguous = _TAKEN if isinstance(options, NpzData) else set()
+    ambiguous = _RESERVED if isinstance(options, NpzData) else set()
     metadata = {name: values for name, values in found.items() if name not in ambiguous}
     if (group := options.group) is None:
         return metadata
@@ -261,7 +262,7 @@ def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c
 def _decode_joined(
     path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int, seen: Fingerprints
 ) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...]]:
-    """Decode files joined end to end: the images, the rows they belong to, and the errors of broken ones."""
+    """Decode files joined end to end; returns the images, their rows, and the errors of broken ones."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
         raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")

@@ -137,7 +137,7 @@ class DataOptions:
 
     @property
     def is_own(self) -> bool:
-        """Whether images come from the user's own files."""
+        """True if images come from the user's own files."""
         return bool(self.paths)
 
     @property
@@ -147,7 +147,7 @@ class DataOptions:
 
     @property
     def cut(self) -> CellCut | None:
-        """How cells are cropped, or None."""
+        """The crop of cells, or None."""
         return None if self.cells == "whole" else CellCut(self.cells == "matched", self.cell_radius)
 
     @property
@@ -235,7 +235,7 @@ class FileData(DataOptions):
     Default: the range that the training images state, or else percentiles 0.1 and 99.9 of their values."""
 
     duplicates: Duplicates = "error"
-    """What to do if the same image is in two classes, or in two splits of your own: stop, or warn (`keep`). Copies of
+    """Reaction to the same image in two classes, or in two splits of your own: stop, or warn (`keep`). Copies of
     an image, also resized or compressed ones, stay in one split. `ignore` does not look for copies."""
 
     def __post_init__(self) -> None:

@@ -112,7 +112,7 @@ def decode(
 
 
 class Loss(NamedTuple):
-    """What a network does not see of a file: the proportion that is cropped away, and of values outside its range."""
+    """The proportions of a file that a network does not see: cropped away, and values outside its range."""
 
     cropped: float
     outside: float

@@ -46,7 +46,7 @@ class _DeepFile(NamedTuple):
 
 
 class FolderScan:
-    """What the headers of a folder's files say.
+    """Properties of a folder's files, from their headers.
 
     Attributes:
         deep: files of more than 8 bits per channel.

@@ -42,7 +42,7 @@ def test_zeros_are_not_unpacked_without_end(tmp_path, monkeypatch):
 
 
 def test_idx_files_are_not_unpacked_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(idx, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(idx, "MAX_BYTES", 100_000)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 1000, 28, 28) + bytes(784_000)))
     with pytest.raises(CapsellaError):

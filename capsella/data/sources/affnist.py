@@ -1,8 +1,8 @@
-"""Digits on a canvas of 40×40: MNIST placed at random, and affNIST, its test images under affine maps they never saw.
+"""Digits on a canvas of 40×40: MNIST placed at random, and affNIST, its test images under unseen affine maps.
 
-All three sources train on the same images, MNIST's in the middle of the canvas, which shifts of up to 6 pixels place at
-random anew in every epoch; the images to validate on lie at random places that stay. They differ in their test images:
-`mnist40` places MNIST's at random, `affnist` reads the published ones, `affnist-like` draws a stand-in.
+All three sets train on MNIST's images in the middle of the canvas, to be shifted by up to 6 pixels in training;
+validation images have fixed random places. They differ in their test images: `mnist40` places MNIST's at random,
+`affnist` reads the published ones, `affnist-like` draws a substitute.
 """
 
 import io
@@ -37,8 +37,7 @@ _INSTEAD = (
 )
 # Of the places of validation and test images, and of the affine maps: the same on every machine and for every split.
 _VALIDATION_SEED, _TEST_SEED, _MAPS_SEED = 1, 2, 3
-ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)
-"""Ranges of affNIST's maps: degrees either way, either way, and from – to along each axis."""
+ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)  # affNIST's ranges: ± degrees, ±, and along each axis
 # NotImplementedError: of a version of the format that SciPy does not read. SciPy's own error is named where it is
 # caught: its readers take a quarter of a second to import.
 _DAMAGED = (OSError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -64,14 +63,14 @@ def _read(options: NamedData) -> SourceSplits:
 
 
 def _scattered(images: ImageSet, seed: int) -> ImageSet:
-    """Each image at a place of its own on the canvas."""
+    """Place each image at random on the canvas."""
     room = SIZE - images.image_size[0]
     corners = np.random.default_rng(seed).integers(room + 1, size=(len(images), 2))
     return replace(images, images=place(images.images, torch.from_numpy(corners), (SIZE, SIZE)))
 
 
 def affine_like_affnist(images: UInt8[Tensor, "n 1 h w"], seed: int) -> UInt8[Tensor, "n 1 40 40"]:
-    """One random affine map of each image onto a canvas of 40×40, as affNIST describes its own.
+    """Apply a random affine map to each image, onto a canvas of 40×40, as affNIST describes its own.
 
     In this order: scale along each axis evenly from 0.8 to 1.2, shear evenly from −0.2 to 0.2, rotate evenly from −20
     to 20 degrees, about the image's centre; then move evenly to anywhere where no light leaves the canvas
@@ -86,10 +85,7 @@ def affine_like_affnist(images: UInt8[Tensor, "n 1 h w"], seed: int) -> UInt8[Te
 def _maps(
     images: UInt8[Tensor, "n 1 h w"], rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "n 2 2"], Float[np.ndarray, "n 2"]]:
-    """A and t of each map x → A x + t, from a place in the image to one on the canvas.
-
-    Places are (across, down) in pixels from the centre.
-    """
+    """Draw A and t of each map x → A x + t from image to canvas, as (across, down) in pixels from the centre."""
     n, _, height, width = images.shape
     angle, shear = np.radians(rng.uniform(-ROTATION, ROTATION, n)), rng.uniform(-SHEAR, SHEAR, n)
     scale, where = rng.uniform(*SCALE, (n, 2)), rng.uniform(size=(n, 2))
@@ -110,7 +106,7 @@ def _maps(
 def _mapped(
     images: UInt8[Tensor, "n 1 h w"], A: Float[np.ndarray, "n 2 2"], t: Float[np.ndarray, "n 2"]
 ) -> UInt8[Tensor, "n 1 40 40"]:
-    """The images under their maps. Sampling asks where each place of the canvas comes from: A⁻¹(x − t)."""
+    """Map the images. Each place of the canvas is sampled at A⁻¹(x − t)."""
     half = np.array(images.shape[:1:-1]) / 2  # across, down
     back = np.linalg.inv(A) / half[None, :, None]  # to coordinates from −1 to 1, in which torch counts
     theta = np.concatenate([back * (SIZE / 2), -back @ t[:, :, None]], 2)
@@ -121,7 +117,7 @@ def _mapped(
 
 
 def _read_published() -> ImageSet:
-    """The test images of affNIST: the file with all of them, the authors' batches, or the archive of the file.
+    """Read the test images of affNIST: the file with all of them, the authors' batches, or the archive of the file.
 
     The authors publish no checksum; the archive carries one of its own.
     """
@@ -138,7 +134,7 @@ def _read_published() -> ImageSet:
 
 
 def _published(path: Path) -> ImageSet:
-    """The images of a file of the authors', or of the one in their archive.
+    """Read a file of the authors, or the one in their archive.
 
     Raises:
         CapsellaError: it is damaged, or holds something else.

@@ -21,14 +21,14 @@ def _read_pbc(options: NamedData) -> SourceSplits:
 
 
 def _read_bccd(options: NamedData) -> SourceSplits:
-    """Its images are turned and shifted copies of 348 photographs, so copies of one must stay on one side."""
+    # Its images are rotated and shifted copies of 348 photographs, which must stay in one split.
     path = find(_BCCD, _GET_BCCD)
     shared = {field.name: getattr(options, field.name) for field in fields(DataOptions)}
     return replace(read_npz(path, NpzData(path, duplicates="ignore", **{**shared, "group": "photo"})), name="bccd")
 
 
 def _read_segmentation(options: NamedData) -> SourceSplits:
-    """Its only basophil is left out: one image cannot be in train, validation and test."""
+    # Its only basophil is left out: one image cannot be in train, validation and test.
     path = find(_SEGMENTATION, _GET_SEGMENTATION)
     arrays = load_arrays(path)
     measured = with_radius(path, arrays, options)

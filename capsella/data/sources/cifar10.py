@@ -1,4 +1,4 @@
-"""CIFAR-10: the original in its binary form, and a lossy JPEG copy, which is a source of its own."""
+"""CIFAR-10: the original in its binary form, and a lossy JPEG copy as another data set."""
 
 import tarfile
 import zlib
@@ -32,7 +32,7 @@ def _read_original(options: NamedData) -> SourceSplits:
 
 
 def _read_split(path: Path, split: str, options: NamedData) -> ImageSet:
-    """A record is one byte of label, then 32×32 bytes each of red, green and blue."""
+    # A record is one byte of label, then 32×32 bytes each of red, green and blue.
     try:
         with tarfile.open(path, "r:gz") as archive:
             content = b"".join(_member(archive, f"cifar-10-batches-bin/{name}") for name in _MEMBERS[split])

@@ -1,4 +1,4 @@
-"""The real 8×8 digits that scikit-learn carries along: the set that needs no download."""
+"""The real 8×8 digits that come with scikit-learn and need no download."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""MNIST and its two drop-in replacements: gzipped IDX files, one layout for all three."""
+"""MNIST, Fashion-MNIST and KMNIST: gzipped IDX files of one layout."""
 
 import math
 import zlib
@@ -62,8 +62,7 @@ _CITATIONS = {
     "kmnist": "Clanuwat et al. 2018, arXiv:1812.01718",
 }
 
-MOST_BYTES = 100_000_000
-"""Twice the training images, the largest file of these sets."""
+MAX_BYTES = 100_000_000  # twice the largest file of these sets
 
 
 def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
@@ -71,14 +70,14 @@ def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
 
     Args:
         path: the file.
-        dimensions: how many it must have: 3 for images, 1 for labels.
+        dimensions: required number: 3 for images, 1 for labels.
 
     Raises:
         CapsellaError: not gzip, cut short, another type or number of dimensions, more or fewer values than stated, or
-            more than `MOST_BYTES` of them.
+            more than `MAX_BYTES` of them.
     """
     try:
-        content = gunzip(Path(path), MOST_BYTES)
+        content = gunzip(Path(path), MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise CapsellaError(
             f"{path}: cannot be unpacked with gzip ({error}); delete it to have it downloaded"
@@ -94,15 +93,15 @@ def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
 
 
 def files(name: str) -> tuple[str, ...]:
-    """The files of a set, relative to the data root."""
+    """Return the files of a set, relative to the data root."""
     return tuple(f"{name}/{file}" for pair in _FILES.values() for file in pair)
 
 
 def read_split(options: NamedData, split: str) -> ImageSet:
-    """The images of `train` or `test`.
+    """Read the images of `train` or `test`.
 
     Raises:
-        CapsellaError: a file is not there, cannot be read, or does not belong to the other.
+        CapsellaError: a file is missing or damaged, or images and labels do not fit.
     """
     images_file, labels_file = (
         find_or_download(

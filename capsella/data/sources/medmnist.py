@@ -34,7 +34,7 @@ _CLASSES = {
 
 
 def stored_size(size: int | None) -> int:
-    """The file to take: the smallest that need not be enlarged, or the largest; 28 where no size is asked for."""
+    """Return the size of the file to use: the smallest that need not be enlarged, or the largest; 28 without a size."""
     return min((stored for stored in _SIZES if stored >= (size or 28)), default=_SIZES[-1])
 
 

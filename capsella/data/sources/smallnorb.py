@@ -1,4 +1,4 @@
-"""smallNORB: photographs of toys from known viewpoints. The original `.mat` files, and a lossy JPEG copy of them."""
+"""smallNORB: photographs of toys from known viewpoints, as the original `.mat` files or a lossy JPEG copy."""
 
 import zlib
 from dataclasses import replace
@@ -39,12 +39,10 @@ _MAGIC: dict[int, np.dtype[Any]] = {
     0x1E3D4C55: np.dtype("u1"),
     0x1E3D4C56: np.dtype("<i2"),
 }
-MOST_BYTES = 500_000_000
-"""The largest of the files has 448,000,000."""
+MAX_BYTES = 500_000_000  # the largest file has 448,000,000
 _INSTEAD = "A JPEG copy is the source smallnorb-jpeg. "
 _JPEG = {"train": "smallnorb/smallnorb_train.npz", "test": "smallnorb/smallnorb_test.npz"}
-POSED_TEST_INSTANCES = (0, 1)
-"""Toys of each category that smallnorb-jpeg-poses tests on; it trains on 2, 3 and 5."""
+POSED_TEST_INSTANCES = (0, 1)  # toys that smallnorb-jpeg-poses tests on; it trains on 2, 3 and 5
 _JPEG_GET = "no public mirror has it in this form; the source smallnorb downloads the original"
 _CITATION = "LeCun, Huang, Bottou 2004, CVPR (for research purposes only)"
 _JPEG_CITATION = f"{_CITATION} (lossy JPEG copy: error rates do not compare with published ones)"
@@ -60,7 +58,7 @@ def read_norb_matrix(path: Path) -> np.ndarray:
         CapsellaError: the magic number is wrong, or the file is cut short or too long.
     """
     try:
-        content = gunzip(path, MOST_BYTES) if path.suffix == ".gz" else path.read_bytes()
+        content = gunzip(path, MAX_BYTES) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise CapsellaError(f"{path}: cannot be read ({error})") from error
     if len(content) < 20:
@@ -104,7 +102,7 @@ def _read_split(stem: str, options: NamedData) -> ImageSet:
 
 
 def _find(name: str) -> Path:
-    """The unpacked file where it is there, or else the packed one, downloaded where need be."""
+    """Return the unpacked file if it exists, or else the packed one, downloaded if necessary."""
     unpacked = data_root() / "smallnorb" / name
     if unpacked.is_file():
         return unpacked
@@ -126,7 +124,7 @@ def _read_jpeg(options: NamedData) -> SourceSplits:
 
 
 def _read_posed_jpeg(options: NamedData) -> SourceSplits:
-    """The test file alone, the only one of the copy with poses, parted by toys: three train, two test."""
+    """Read the test file, the only one of the copy with poses, split by toys: three train, two test."""
     images, broken = _read_jpeg_split(find(_JPEG["test"], _JPEG_GET), options)
     tested = torch.isin(images.metadata["instance"], torch.tensor(POSED_TEST_INSTANCES))
     train, test = (images.subset(mask.nonzero().flatten()) for mask in (~tested, tested))
@@ -136,7 +134,7 @@ def _read_posed_jpeg(options: NamedData) -> SourceSplits:
 
 
 def _read_jpeg_split(path: Path, options: NamedData) -> tuple[ImageSet, tuple[str, ...]]:
-    """Image files 2i and 2i + 1 are the left and the right camera of pair i, and every array has a number a pair."""
+    # Image files 2i and 2i + 1 are the left and right camera of pair i; other arrays have one number per pair.
     arrays = load_arrays(path)
     alone = ("image", "image_offset", "classes")
     twice = {name: values if name in alone else values.repeat(2) for name, values in arrays.items()}

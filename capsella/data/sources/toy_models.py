@@ -1,4 +1,4 @@
-"""Five categories of toys, built from ellipsoids and boxes; every instance has proportions of its own."""
+"""Five categories of toys, built from ellipsoids and boxes; every instance has its own proportions."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ Dice = Callable[[float, float], float]
 
 
 def toy(category: str, instance: int) -> list[Solid]:
-    """The solids of one toy, within about one unit of the origin."""
+    """Build the solids of one toy, within about one unit of the origin."""
     rng = np.random.default_rng([list(TOYS).index(category), instance])
     return TOYS[category](lambda low, high: float(rng.uniform(low, high)))
 

@@ -46,7 +46,7 @@ class View(NamedTuple):
 
 @dataclass
 class Surface:
-    """What each ray has met so far: the nearest point's depth, normal and brightness; depth −∞ is the background."""
+    """The nearest point of each ray so far: depth, normal and brightness; depth −∞ is the background."""
 
     depth: Float32[np.ndarray, " r"]
     normal: Float32[np.ndarray, "r 3"]
@@ -56,7 +56,7 @@ class Surface:
 def render(
     solids: list[Solid], azimuth: float, elevation: float, lights: list[Light], size: int
 ) -> UInt8[np.ndarray, "lights size size"]:
-    """One toy from one side under each light; angles in degrees, rows from the top."""
+    """Render a toy from one viewpoint under each light; angles in degrees, rows from the top."""
     view = _view(np.deg2rad(azimuth), np.deg2rad(elevation), size * OVERSAMPLING)
     rays = len(view.x)
     surface = Surface(np.full(rays, -np.inf, np.float32), np.zeros((rays, 3), np.float32), np.zeros(rays, np.float32))
@@ -115,7 +115,7 @@ def _meet_ball(q: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _meet_cube(q: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same for the cube from −1 to 1: where the ray has come inside all three pairs of faces."""
+    """Return depth and normal for the cube from −1 to 1, where the ray is inside all three pairs of faces."""
     e = np.where(np.abs(e) < 1e-6, np.float32(1e-6), e)
     entry, exit = (np.sign(e) - q) / e, (-np.sign(e) - q) / e
     axis = entry.argmin(1)

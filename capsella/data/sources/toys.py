@@ -1,7 +1,7 @@
-"""`toys`: rendered 3-D toys, seen from the elevations and azimuths and under as many lights as in smallNORB.
+"""Rendered 3-D toys with the elevations, azimuths and number of lights of smallNORB.
 
-They are drawn by this package, the same on every machine, and need no download. They are simpler than photographs:
-an error rate on them compares with no published one.
+They are the same on every machine and need no download. They are simpler than photographs, so that an error rate does
+not compare with published ones.
 """
 
 from itertools import product
@@ -37,7 +37,7 @@ def render_toys(
     *,
     size: int = SIZE,
 ) -> ImageSet:
-    """Every category's `instances`, from every elevation and azimuth (degrees), under each of the six lights.
+    """Render every category's `instances` from every elevation and azimuth (degrees), under each of the six lights.
 
     Returns:
         Grey images [n 1 size size] with instance, elevation, azimuth (degrees) and lighting as metadata, ordered by

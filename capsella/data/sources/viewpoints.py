@@ -1,4 +1,4 @@
-"""Splits by viewpoint and by instance, for sets that know from where each toy was seen (Hinton et al. 2018, §5.1)."""
+"""Splits by viewpoint and by instance, for sets with the viewpoint of each image (Hinton et al. 2018, §5.1)."""
 
 from dataclasses import replace
 from typing import Literal
@@ -12,16 +12,13 @@ from capsella.data.options import NamedData
 from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, check_argument, errors_of
 
-ELEVATIONS = tuple(range(30, 75, 5))
-"""Degrees above the horizon, as smallNORB's nine cameras stand."""
-AZIMUTHS = tuple(range(0, 360, 20))
-"""Degrees around the toy, as smallNORB's turntable stops."""
-FAMILIAR = {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 35, 40)}
-"""A third of each, which [H] trains on; the rest are novel."""
+ELEVATIONS = tuple(range(30, 75, 5))  # degrees above the horizon, as in smallNORB
+AZIMUTHS = tuple(range(0, 360, 20))  # degrees around the toy, as in smallNORB
+FAMILIAR = {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 35, 40)}  # a third; the others are novel
 
 
 def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[Tensor, " n"]:
-    """Which images are seen from the viewpoints that [H] trains on, by `FAMILIAR`.
+    """Mark the images from familiar viewpoints, see `FAMILIAR`.
 
     Raises:
         CapsellaError: the images have no such metadata.
@@ -33,15 +30,15 @@ def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[T
 
 
 def arrange_viewpoints(parts: SourceSplits, options: NamedData) -> SourceSplits:
-    """What `options.viewpoints`, `test_viewpoints` and `group` ask of a source that brings train and test along.
+    """Apply `viewpoints`, `test_viewpoints` and `group` to a source with train and test images.
 
-    With viewpoints by azimuth or elevation, only familiar ones are trained on, and the test is on novel ones, or on
-    familiar ones for comparison. With `group="instance"`, images of one toy stay on one side of every split. Without,
-    they may be parted, and their `toy` is noted, over which intervals are.
+    With viewpoints by azimuth or elevation, training is on familiar ones, and the test on novel ones, or on familiar
+    ones for comparison. With `group="instance"`, images of one toy stay in one split. Without, the metadata `toy`
+    numbers the toys, for intervals.
 
     Raises:
         ValueError: `group` is something else.
-        CapsellaError: the images do not have what is asked for.
+        CapsellaError: the images have no viewpoints.
     """
     train, test = parts.train, parts.test
     if options.viewpoints != "all":
@@ -61,6 +58,6 @@ def _chosen(images: ImageSet, mask: Bool[Tensor, " n"]) -> ImageSet:
 
 
 def _by_toy(images: ImageSet, kind: str) -> ImageSet:
-    """A toy is an instance of a category; instance numbers begin anew in each."""
+    # Instance numbers restart in each category.
     toys = images.metadata["instance"] * len(images.classes) + images.labels
     return replace(images, metadata={**images.metadata, kind: toys})
