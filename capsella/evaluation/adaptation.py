@@ -55,7 +55,7 @@ def adapt_run(
         out: folder of the adapted run.
         options: what is trained, and how.
         per_class: labelled images per class, at most half of the available ones.
-        group: as for `read_laboratory`. No group is both learned from and tested.
+        group: as for `read_domain`. No group is both learned from and tested.
         value_range: the values that become 0 and 255 in files of more than 8 bits.
         skip_broken: leave out images that cannot be read, or show no cell if cells are cropped.
         replay: half of the images of each step are the run's training images.
