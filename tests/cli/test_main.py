@@ -1,5 +1,4 @@
 import errno
-import importlib
 import os
 import re
 import subprocess
@@ -121,27 +120,6 @@ def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
     answer = cli("info")
     assert answer.code == code
     assert text in answer.err
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("compare", "cells"), "the same command"),
-        (("predict", "run", "cells", "--out=a.csv"), "--resume"),
-        (("predict", "run", "cells", "--out", "a.csv", "--overwrite"), "--resume in place of --overwrite"),
-        (("predict", "run", "cells"), ""),
-        (("compare", "cells", "--dry-run"), ""),
-    ],
-)
-def test_an_interruption_says_how_to_continue(cli, monkeypatch, words, hint):
-    def interrupt(arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(importlib.import_module(f"capsella.cli.{words[0]}"), "run", interrupt)
-    answer = cli(*words)
-    assert answer.code == 130
-    assert hint in answer.err
-    assert hint or answer.err == "interrupted\n"
 
 
 def test_our_warnings_are_one_line_and_others_are_python_s(cli, monkeypatch):

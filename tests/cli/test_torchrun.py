@@ -81,18 +81,3 @@ def test_a_process_that_is_killed_ends_all_with_a_sentence_and_resume_goes_on(im
     assert 0 < done < 40
     again = resume(tmp_path / "run", console=Console(quiet=True), until=done + 1)
     assert len(rows(again.folder)) == done + 1
-
-
-def test_the_number_of_devices_is_torchruns(cli, images, tmp_path, monkeypatch):
-    """Here as one of its processes, which know each other by these variables."""
-    known = {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "GROUP_RANK": "0"}
-    for name, value in known.items():
-        monkeypatch.setenv(name, value)
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "1")
-    answer = cli("train", *CAPSNET, "--data", images, *WORDS, "--devices", 3, "--out", tmp_path / "run")
-    assert answer.code != 0
-    assert "devices: must be left out under torchrun, which started 2 processes here, got 3" in answer.err
-    assert not (tmp_path / "run").exists()

@@ -2,25 +2,18 @@
 
 import io
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 import capsella
-from capsella.papers import get_recipe
-from capsella.training import train
 from tests.browser import CHROMIUM, DIAL, launched, opener, pixels, until, violations
 
 from .conftest import Served
@@ -111,19 +104,6 @@ def test_a_click_draws_a_dot_and_a_drawing_is_looked_at(tab):
     assert pixels(page, "canvas.sketch").reshape(-1, 4)[:, 0].max() == 0
 
 
-def test_changed_inputs_are_shown_to_the_network_once_in_sight(tab):
-    page = tab(size=(1440, 500))  # they are below it
-    assert "looking at this image" in page.locator(".said").inner_text()
-    page.locator(".changed").scroll_into_view_if_needed()
-    says(page, "the input unchanged", ".said")
-    page.get_by_role("slider", name="Amount").focus()
-    page.keyboard.press("ArrowRight")
-    assert "turned by +10°" in page.locator(".said").inner_text()
-    page.locator(".strip button").nth(3).click()
-    page.locator(".changed").scroll_into_view_if_needed()
-    says(page, "turned by +10°: how sure", ".said")
-
-
 def test_a_comparison_follows_what_is_chosen(tab):
     page = tab()
     page.get_by_role("button", name="Put the other run beside it").click()
@@ -185,53 +165,21 @@ def test_a_server_that_is_gone_is_said(chromium, capsnet):
     page.close()
 
 
-class Process:
-    """`capsella explore` as users start it, with an empty folder to work in and another to call home."""
-
-    def __init__(self, place, *words):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.folders = [place / name for name in ("work", "home", "tmp")]
-        for folder in self.folders:
-            folder.mkdir()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "capsella", "explore", *map(str, words), "--port", str(self.port), "--no-browser"],
-            cwd=self.folders[0],
-            env={
-                **os.environ, "PYTHONPATH": str(Path(capsella.__file__).parents[1]), "HOME": str(self.folders[1]),
-                "TMPDIR": str(self.folders[2]), "MPLCONFIGDIR": str(place / "matplotlib"),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )  # fmt: skip
-
-    def ask(self, path, body=None):
-        return urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", body, timeout=30).read().decode()
-
-    def wait(self):
-        for _ in range(700):  # a busy machine takes minutes to import PyTorch
-            assert self.process.poll() is None, self.process.stdout.read()
-            try:
-                return self.ask("/")
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)
-        raise AssertionError("the server does not answer")
-
-
-def test_the_command_serves_and_leaves_nothing_behind(tmp_path):
-    recipe = get_recipe("demo")
-    recipe = replace(recipe, data=replace(recipe.data, size=17, per_class=4, test_per_class=6), epochs=1)
-    recipe = recipe.with_model(primary_types=4, decoder_width=16)
-    train(recipe, tmp_path / "digits", name="digits", console=Console(quiet=True))
-    server = Process(tmp_path, tmp_path / "digits")
+def test_the_command_serves_and_leaves_nothing_behind(trained_run, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    words = [sys.executable, "-m", "capsella", "explore", str(trained_run("capsnet")), "--port", str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(capsella.__file__).parents[1]), "TMPDIR": str(tmp_path)}
+    environment["PYTHONUNBUFFERED"] = "1"
+    process = subprocess.Popen([*words, "--no-browser"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
     try:
-        assert "<title>digits: inside a capsule network</title>" in server.wait()
-        assert '"title":"a.png"' in server.ask("/api/runs/0/files?name=a.png", png(30, 30))
+        for line in process.stdout:
+            if b"http://127.0.0.1" in line:
+                break
+        for path, body, expected in (("/", None, "<title>"), ("/api/runs/0/files?name=a.png", png(30, 30), "a.png")):
+            assert expected in urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body).read().decode()
     finally:
-        server.process.send_signal(signal.SIGTERM)
-        output = server.process.communicate(timeout=60)[0]
-    assert re.search(rf"explore digits at http://127\.0\.0\.1:{server.port}\n", output)
-    assert "Traceback" not in output
-    assert [str(path) for folder in server.folders for path in folder.rglob("*") if path.is_file()] == []
+        process.send_signal(signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+    assert b"Traceback" not in output
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -1,7 +1,6 @@
 """Who is let in: names of this machine, the page itself, and elsewhere whoever has the token; and the port."""
 
 import socket
-import webbrowser
 from importlib.util import find_spec
 
 import pytest
@@ -81,19 +80,3 @@ def test_without_its_libraries_the_error_says_how_to_install_them(monkeypatch):
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: None if name == "uvicorn" else find_spec(name))
     with pytest.raises(CapsellaError, match=r"uvicorn: pip install 'capsella\[explore\]'"):
         check_starlette()
-
-
-@pytest.mark.parametrize(
-    ("browser", "opens"),
-    [
-        (webbrowser.GenericBrowser("w3m"), False),  # it would wait for the server, which waits for it
-        (webbrowser.Elinks("elinks"), False),
-        (webbrowser.Chrome("chromium"), True),
-    ],
-)
-def test_a_browser_of_the_terminal_is_not_opened(monkeypatch, browser, opens):
-    opened = []
-    monkeypatch.setattr(browser, "open", opened.append)
-    monkeypatch.setattr(webbrowser, "get", lambda: browser)
-    server._open_browser("http://127.0.0.1:8765")
-    assert opened == (["http://127.0.0.1:8765"] if opens else [])
