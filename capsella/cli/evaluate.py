@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from capsella.cli.flags import parse, positional
 from capsella.cli.screen import console, note, show
 from capsella.errors import ArgumentError, CapsellaError, check_argument, pluralize
-from capsella.files import write_json
+from capsella.files import read_json, write_json
 from capsella.image_options import check_range
 
 if TYPE_CHECKING:
@@ -116,10 +116,8 @@ class Evaluate(EvaluateCommon):
 def run(arguments: list[str]) -> None:
     """Evaluate, print and write."""
     options = parse(Evaluate, arguments, "evaluate")
-    if options.robustness:
-        _measure_robustness(options)
-    elif options.attack:
-        _attack(options)
+    if options.robustness or options.attack:
+        _challenge(options)
     else:
         _evaluate(options)
 
@@ -226,22 +224,13 @@ def _images(options: Evaluate, run: "Run") -> "tuple[LabelledImages, dict[str, A
 
 
 def _check_file(options: Evaluate) -> None:
-    """Check that no results for another domain, or by other groups, are overwritten.
-
-    Raises:
-        CapsellaError: the default file holds some, or is damaged.
-    """
-    if options.out is not None or not options.file.exists():
-        return
-    try:
-        before = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {})
-        place, group = before.get("data"), before.get("group")
-    except (ValueError, AttributeError) as error:
-        raise CapsellaError(f"{options.file} is damaged ({error}); move it away, or choose another --out") from error
-    if place is not None and Path(place).resolve() != Path(options.data or "").resolve():
-        raise CapsellaError(f"{options.file} holds the results of {place}; choose another --out")
-    if options.group not in (None, group):
-        raise CapsellaError(f"{options.file} holds results by the group {group}; choose another --out")
+    """Raise `CapsellaError` instead of overwriting results of another domain, or by other groups."""
+    if options.out is None and options.data is not None and options.file.exists():
+        before = read_json(options.file).get("laboratory") or {}
+        place, group = before.get("data", options.data), before.get("group")
+        if Path(place).resolve() != Path(options.data).resolve() or options.group not in (None, group):
+            groups = f" by the group {group}" if group else ""
+            raise CapsellaError(f"{options.file} holds the results of {place}{groups}; choose another --out")
 
 
 def _selective(run: "Run", evaluation: "Evaluation", options: Evaluate) -> "tuple[Any, Path]":
@@ -257,72 +246,31 @@ def _selective(run: "Run", evaluation: "Evaluation", options: Evaluate) -> "tupl
     return selective, picture
 
 
-def _measure_robustness(options: Evaluate) -> None:
-    from capsella.data.holdout import first_per_class
-    from capsella.evaluation import measure_robustness
-    from capsella.evaluation.robustness import perturbation
-    from capsella.report.figures import robustness_figure, write_png
-    from capsella.report.terminal import robustness_tables
-    from capsella.training.trained import open_runs, shared_test_images
+def _challenge(options: Evaluate) -> None:
+    """Measure robustness, or accuracy under attack."""
+    from capsella.evaluation import AttackOptions
+    from capsella.report.studies import study_attacks, study_robustness
 
-    strengths = {name: perturbation(name).strengths for name in options.perturbations}
-    runs = open_runs(options.runs)
-    data, images = shared_test_images(runs, "tests of robustness")
-    if isinstance(options.per_class, int):
-        images = first_per_class(images, options.per_class, 0)
-    result = measure_robustness(
-        {name: run.model for name, run in runs.items()},
-        images,
-        strengths,
-        data=data,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        progress=True,
-    )
-    out = options.out or options.runs[0] / "robustness"
-    write_json(out / "robustness.json", result.to_dict())
-    result.write_csv(out / "robustness.csv")
-    write_png(robustness_figure(result), out / "robustness.png")
+    per_class = options.per_class if isinstance(options.per_class, int) else None
+    if options.robustness:
+        study = study_robustness(
+            options.runs,
+            options.perturbations,
+            per_class=per_class,
+            seed=options.seed,
+            batch_size=options.batch_size,
+            out=options.out,
+        )
+    else:
+        asked: dict[str, Any] = {} if options.epsilons is None else {"epsilons": options.epsilons}
+        study = study_attacks(
+            options.runs,
+            AttackOptions(steps=options.steps, restarts=options.restarts, seed=options.seed, **asked),
+            per_class=20 if options.per_class is None else per_class,
+            false_positive_rate=options.ood_false_positive_rate,
+            out=options.out,
+        )
     if options.json:
-        print(json.dumps(result.to_dict(), indent=2))
-        return
-    print(f"{len(images)} test images of {data}; 95 % intervals")
-    show(*robustness_tables(result))
-    print(f"written to {out / 'robustness'}.json, .csv and .png")
-
-
-def _attack(options: Evaluate) -> None:
-    from dataclasses import asdict
-
-    from capsella.data.holdout import first_per_class
-    from capsella.evaluation import AttackOptions, attack_networks
-    from capsella.report.figures import attack_figure, write_png
-    from capsella.report.prose import attack_notes
-    from capsella.report.terminal import attack_table
-    from capsella.training.trained import open_runs, shared_test_images
-
-    asked: dict[str, Any] = {} if options.epsilons is None else {"epsilons": options.epsilons}
-    strength = AttackOptions(steps=options.steps, restarts=options.restarts, seed=options.seed, **asked)
-    rate = options.ood_false_positive_rate
-    runs = open_runs(options.runs)
-    data, images = shared_test_images(runs, "attacks")
-    if options.per_class != "all":
-        images = first_per_class(images, 20 if options.per_class is None else options.per_class, 0)
-    models = {name: run.model for name, run in runs.items()}
-    results = attack_networks(models, images, strength, progress=True, false_positive_rate=rate)
-    values = {
-        "data": data,
-        "images": len(images),
-        "options": {**asdict(strength), "ood_false_positive_rate": rate},
-        "networks": {name: result.to_dict() for name, result in results.items()},
-    }
-    out = options.out or options.runs[0] / "attacks"
-    write_json(out / "attacks.json", values)
-    measured = [(name, result, curve) for name, result in results.items() for curve in result.curves]
-    curves = {(name, curve.label): (result.clean, *curve.accuracy) for name, result, curve in measured}
-    write_png(attack_figure((0.0, *strength.epsilons), curves), out / "attacks.png")
-    if options.json:
-        print(json.dumps(values, indent=2))
-        return
-    show(attack_table(results, strength))
-    print(*attack_notes(results), f"written to {out / 'attacks.json'} and {out / 'attacks.png'}", sep="\n")
+        print(json.dumps(study.values, indent=2))
+    else:
+        show(study.summary)

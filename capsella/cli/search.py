@@ -6,11 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-
 from capsella.cli.flags import Group, parse, part_of, positional, settings
 from capsella.cli.screen import console, show
-from capsella.errors import CapsellaError, near_names, pluralize
+from capsella.errors import CapsellaError, near_names
 from capsella.experiments.search.options import SearchOptions
 
 if TYPE_CHECKING:
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     All = dict[str, Any]
 else:
     All = settings()
-
-BEGINNING = "reading the images, timing a few steps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +55,7 @@ def run(arguments: list[str]) -> None:
 
     from capsella.cli.recipes import choose_recipe, describe_augmentation
     from capsella.experiments.search import open_search, run_search
+    from capsella.experiments.search.terminal import plan_summary
     from capsella.training import ComputeOptions
 
     out, options = console(), command.options
@@ -67,16 +64,14 @@ def run(arguments: list[str]) -> None:
     if fitted is not None:
         out.print(describe_augmentation(recipe.augment), markup=False, soft_wrap=True)
     space = None if command.space is None else space_of(command.space, recipe)
-    if command.dry_run:
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, out.status("reading the images, timing a few steps"):
+        if command.dry_run:
             options = replace(options, out=Path(folder, name), storage=None)
-            with out.status(BEGINNING):
-                search = open_search(recipe, name, options, space, compute)
-            _print_plan(search, out)
-        return
-    with out.status(BEGINNING):
         search = open_search(recipe, name, options, space, compute)
-    _print_plan(search, out)
+        summary = plan_summary(search)
+    show(summary)
+    if command.dry_run:
+        return
     print(f"study   {search.folder}")
     try:
         _finish(search, run_search(search, out))
@@ -109,54 +104,14 @@ def space_of(word: str, recipe: "Recipe") -> "Space":
     return registered(recipe)
 
 
-def _print_plan(search: "Search", out: Console) -> None:
-    from rich.table import Table
-
-    from capsella.experiments.search.study import end_of
-
-    table = Table("field", "the recipe's value", "searched")
-    for path, value in search.space.point_of(search.recipe).items():
-        table.add_row(path, str(value), str(search.space.fields[path]))
-    show(table)
-    rungs, trained, trials = search.rungs, search.trained, search.options.number_of_trials
-    number = "as many candidates as there is time for" if trials is None else pluralize(trials, "candidate")
-    line = f"{number}, up to {pluralize(rungs[-1], 'epoch')} each"
-    if len(rungs) > 1:
-        line += f"; after epoch {' and '.join(map(str, rungs[:-1]))} about one in three continues"
-    print(line)
-    if trained.epochs != search.recipe.epochs or trained.epoch_images != search.recipe.epoch_images:
-        images = "" if trained.epoch_images is None else f" of {trained.epoch_images:,} images"
-        out.print(
-            f"note: to fit into the time, each trains for {rungs[-1]} epochs{images}; the recipe has "
-            f"{search.recipe.epochs}. What is best after a short training may not be best after a long one.",
-            soft_wrap=True,
-        )
-    print(f"Estimated for one process: {end_of(search)}.")
-
-
-def _print_outcome(outcome: "Outcome", search: "Search") -> None:
-    from rich.table import Table
-
-    from capsella.experiments.search.report import front_verdict, lines_of, verdict
-
-    names = [name for name in outcome.options.objectives if name != "error"]
-    table = Table("candidate")
-    for head in ("seeds", f"{outcome.error_name} %", *names, *(["Pareto front"] if names else [])):
-        table.add_column(head, justify="right")
-    for line in lines_of(search, outcome):
-        front = ["yes" if line.on_front else ""] if names else []
-        table.add_row(line.name, str(line.seeds), line.error, *line.costs, *front)
-    show(table)
-    print(" ".join([verdict(outcome), front_verdict(outcome)]).strip())
-
-
 def _finish(search: "Search", outcome: "Outcome") -> None:
     """Print the outcome, test the winner, and write the report and the recipes."""
     from capsella.experiments.search.finalists import final_test, recipe_of, save_recipes
     from capsella.experiments.search.report import winner_test, write_report
+    from capsella.experiments.search.terminal import outcome_summary
     from capsella.training import save_recipe
 
-    _print_outcome(outcome, search)
+    show(outcome_summary(search, outcome))
     winner, options = outcome.winner, search.options
     if winner is not None and options.final:
         print(winner_test(outcome, final_test(search, winner)))
