@@ -20,7 +20,7 @@ _SHARED_VARIABLES = ("CAPSELLA_DATA",)
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """Where tasks are computed.
+    """Options of the cluster that computes tasks.
 
     Raises:
         ValueError: a field is outside its range.

@@ -18,7 +18,7 @@ DIAL = ".dials [role=slider]"
 
 @contextmanager
 def launched():
-    """A browser."""
+    """Open a browser for a block."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -62,7 +62,7 @@ def opener(browser, own):
 
 
 def pixels(page, css=".drawing canvas"):
-    """What a canvas holds."""
+    """Return the values of a canvas."""
     code = """css => {
       const canvas = document.querySelector(css);
       return [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data];
@@ -80,7 +80,7 @@ def until(page, code, *given):
 
 
 def violations(page):
-    """What axe finds: its rule, how bad it is, and the first element."""
+    """Return rule, severity and first element of each violation that axe finds."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     found = axe.Axe().run(page).response["violations"]
     return [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found]

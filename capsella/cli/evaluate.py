@@ -194,14 +194,14 @@ def _check_fitted(options: Evaluate, run: "Run") -> None:
 def _images(options: Evaluate, run: "Run") -> "tuple[LabelledImages, dict[str, Any]]":
     """Return the images to test on, and what the JSON says about another domain."""
     from capsella.data import load_data
-    from capsella.evaluation.domain import laboratory_images
+    from capsella.evaluation.domain import domain_images
     from capsella.training import RunFolder, load_run_splits
     from capsella.training.flags import with_values
 
     images: LabelledImages
     if options.data is not None and options.split is None and not run.recipe.data.is_paired:
         _check_file(options)
-        images, about, lines = laboratory_images(run, options.data, options.per_class, options.group, options.range)
+        images, about, lines = domain_images(run, options.data, options.per_class, options.group, options.range)
         console(stderr=options.json).print(*lines, sep="\n", markup=False, soft_wrap=True)
         return images, about
     data = run.recipe.data

@@ -68,7 +68,7 @@ def _serve(options: Explore) -> None:
     """Check everything that can be wrong before anything is loaded."""
     from capsella.cli import train
     from capsella.evaluation import set_scale
-    from capsella.evaluation.domain import shown_from_home
+    from capsella.evaluation.domain import notes_on_adapted
     from capsella.training.trained import open_runs
     from capsella.web.server import check_port, check_starlette, serve
     from capsella.web.share import split_cnns
@@ -85,7 +85,7 @@ def _serve(options: Explore) -> None:
         check_argument(bool(cropping), "be left out: no run crops cells", cell_radius=options.cell_radius)
         for model in cropping:
             set_scale(model, (), options.cell_radius)
-    for line in shown_from_home(runs):
+    for line in notes_on_adapted(runs):
         print(line, flush=True)
     runs, cnns = split_cnns(runs)
     subjects = [open_subject(run, name, options.images, cnns) for name, run in runs.items()]

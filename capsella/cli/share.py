@@ -32,12 +32,12 @@ def run(arguments: list[str]) -> None:
     """Write the page, and print what is in it."""
     options = parse(Share, arguments, "share")
 
-    from capsella.evaluation.domain import shown_from_home
+    from capsella.evaluation.domain import notes_on_adapted
     from capsella.training.trained import open_runs
     from capsella.web import share_runs
 
     runs = open_runs(options.runs)
-    for line in shown_from_home(runs):
+    for line in notes_on_adapted(runs):
         print(line)
     out = options.out or options.runs[0] / "share.html"
     shared = share_runs(

@@ -62,7 +62,7 @@ class Train(TrainCommon):
 
     @property
     def all_folds(self) -> bool:
-        """Whether each fold is tested in turn."""
+        """True if each fold is tested in turn."""
         return self.given.get("data.folds") is not None and self.given.get("data.fold") is None
 
 

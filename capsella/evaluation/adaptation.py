@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capsella.data import data_from, draw_labelled, single_images
 from capsella.errors import CapsellaError, pluralize
-from capsella.evaluation.domain import copies_seen, laboratory_of, own_images
+from capsella.evaluation.domain import copies_seen, domain_for, own_images
 from capsella.evaluation.metrics import Evaluation, evaluate
 from capsella.evaluation.statistics import Interval, difference_interval
 from capsella.image_options import ValueRange
@@ -68,7 +68,7 @@ def adapt_run(
     data_from(domain).check_outside(out)
     if run.adapted is not None:
         raise CapsellaError(f"{run.folder} was adapted before; adapt the run that it was made from")
-    found = laboratory_of(run, domain, group, value_range, skip_broken=skip_broken)
+    found = domain_for(run, domain, group, value_range, skip_broken=skip_broken)
     labelled, rest, not_to_test = draw_labelled(found.images, per_class, options.seed)
     own, notes = own_images(run)
     if own is not None:

@@ -1,4 +1,4 @@
-"""The images of another laboratory for a run: what is left out, and what the run has seen of them before."""
+"""Images of another domain for a run, without those that it was adapted with, and copies of its training images."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,13 +25,13 @@ from capsella.training import Run, load_splits
 
 _EXAMPLES = 3
 ADAPTED = (
-    "probabilities and sets are for as many images of each class, as this run was adapted with; in the laboratory's "
+    "probabilities and sets are for as many images of each class, as this run was adapted with; in the domain's "
     "own mix of classes they may hold less often than asked for"
 )
 
 
-def shown_from_home(runs: Mapping[str, Run]) -> list[str]:
-    """A line for each run that was adapted: a page shows test images of the laboratory that it was trained in."""
+def notes_on_adapted(runs: Mapping[str, Run]) -> list[str]:
+    """Return a line for each run that was adapted: pages show test images of the domain that it was trained on."""
     return [
         f"note: {name} was adapted to {run.adapted['laboratory']}; its test images are those of the training before"
         for name, run in runs.items()
@@ -39,7 +39,7 @@ def shown_from_home(runs: Mapping[str, Run]) -> list[str]:
     ]
 
 
-def laboratory_of(
+def domain_for(
     run: Run,
     place: str,
     group: str | None = None,
@@ -47,10 +47,13 @@ def laboratory_of(
     cell_radius: float | None = None,
     skip_broken: bool = False,
 ) -> Domain:
-    """All images of a laboratory of classes that the run knows, as its network takes them.
+    """Read all images of a domain of classes that the run knows, as its network takes them.
 
-    group, value_range, cell_radius: as for `read_domain`. The range of the run's own images is that of another
-    camera, and is not taken. skip_broken: leave out what cannot be read, as where the run's own data do so.
+    Args:
+        run: its value range is that of another camera, and is not used.
+        place: a folder, an .npz file or a named source.
+        group, value_range, cell_radius: as for `read_domain`.
+        skip_broken: leave out images that cannot be read, also if the run's own data do so.
 
     Raises:
         CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_domain` raises.
@@ -64,18 +67,17 @@ def laboratory_of(
     return read_domain(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
 
 
-def laboratory_images(
+def domain_images(
     run: Run, place: str, per_class: int | Literal["all"] | None, group: str | None, value_range: ValueRange | None
 ) -> tuple[ImageSet, dict[str, Any], list[str]]:
-    """The images to test on, what the JSON says of them, and lines for the user.
+    """Return the images to test on, what the JSON says about them, and lines for the user.
 
     Raises:
-        CapsellaError: no images but those that the run was adapted with; and what `_as_adapted` and
-            `laboratory_of` raise.
+        CapsellaError: no images but those that the run was adapted with; a range where the adaptation has one.
     """
     group = _group_of(run, place) if group is None else group
     if run.adapted is None:
-        found = laboratory_of(run, place, group, value_range)
+        found = domain_for(run, place, group, value_range)
     else:
         found = _as_adapted(run, run.adapted, place, group, value_range)
     images, lines = found.images, found.lines()
@@ -99,10 +101,10 @@ def laboratory_images(
 
 
 def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, ImageSet]:
-    """The images that a run was adapted with, and their copies and groups; and the others of that laboratory.
+    """Return the images that a run was adapted with, with their copies and groups, and the others of that domain.
 
     Raises:
-        CapsellaError: they are not at hand, or none is left; and what `laboratory_of` raises.
+        CapsellaError: they are missing, or none is left.
     """
     every = _as_adapted(run, adapted, adapted["laboratory"], adapted.get("group")).images
     used = set(adapted["not_to_test"])
@@ -114,7 +116,7 @@ def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, Imag
 
 
 def _group_of(run: Run, place: str) -> str | None:
-    """That of the adaptation, for the laboratory that a run was adapted to."""
+    """Return the group of the adaptation if this is the domain that the run was adapted to."""
     if run.adapted is None or Path(run.adapted["laboratory"]).resolve() != Path(place).resolve():
         return None
     return cast(str | None, run.adapted.get("group"))
@@ -123,27 +125,26 @@ def _group_of(run: Run, place: str) -> str | None:
 def _as_adapted(
     run: Run, adapted: Mapping[str, Any], place: str, group: str | None, asked: ValueRange | None = None
 ) -> Domain:
-    """A laboratory with the range of values and the scale of cells of the one that the run was adapted to, where its
-    images are among these; else with its own.
+    """Read a domain with the value range and cell scale of the adaptation if it holds its images, else with its own.
 
-    Both change with each image that is added, and with them all pixels, by which the images of the adaptation are told.
+    Both would change with each added image, and with them all pixels, by which the images of the adaptation are found.
 
     Raises:
-        CapsellaError: a range is asked for where these images are; and what `laboratory_of` raises.
+        CapsellaError: a range is given although the domain holds images of the adaptation.
     """
     value_range, cell_radius = adapted.get("value_range"), adapted.get("cell_radius")
     skip = bool(adapted.get("skip_broken"))
     if value_range is None and cell_radius is None:
-        return laboratory_of(run, place, group, asked, skip_broken=skip)
-    found = laboratory_of(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
+        return domain_for(run, place, group, asked, skip_broken=skip)
+    found = domain_for(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
     is_there = len(without_images(found.images, adapted["not_to_test"])) < len(found.images)
     if is_there and asked is not None:
         raise CapsellaError(f"range: {run.folder} was adapted with some of {place}, and reads it as it did then")
-    return found if is_there else laboratory_of(run, place, group, asked, skip_broken=skip)
+    return found if is_there else domain_for(run, place, group, asked, skip_broken=skip)
 
 
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:
-    """The images that the run was trained on, or None and a line where they are not at hand, or have changed."""
+    """Return the images that the run was trained on, or None and a line if they are missing or have changed."""
     try:
         return load_splits(run, skip_broken=True), []
     except (CapsellaError, ValueError) as error:
@@ -152,8 +153,8 @@ def own_images(run: Run) -> tuple[Splits | None, list[str]]:
 
 
 def copies_seen(own: Splits, images: ImageSet) -> tuple[int, list[str]]:
-    """How many images the run was trained or validated on, and a warning where there are some."""
-    trained = join([single_images(one, "copies") for one in (own.train, own.validation)])
+    """Return how many of the images are copies of training or validation images, and a warning if there are any."""
+    trained = join([single_images(part, "copies") for part in (own.train, own.validation)])
     copies = copies_among(images, trained)
     if not len(copies):
         return 0, []

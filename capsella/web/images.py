@@ -56,7 +56,7 @@ class SeenImages:
 
     @property
     def correct(self) -> Bool[Tensor, " n"]:
-        """Whether the prediction is right."""
+        """Return True for each image whose prediction is right."""
         return (self.predicted.sort(1).values == self.labels.sort(1).values).all(1)
 
     def shows_same(self, other: "SeenImages") -> bool:

@@ -92,7 +92,7 @@ def _project(
 
 @dataclass(frozen=True)
 class Targets:
-    """Where the children at each place of a grid send their votes, all types of child together.
+    """The parents to which the children at each grid position send most, over all types of child.
 
     Attributes:
         parents: [iterations h w t], the t parents that get most, in falling order.

@@ -85,7 +85,7 @@ def _check_pixels(name: str, pixels: int, sides: str) -> None:
 def _changes(
     name: str, size: tuple[int, int], mode: str, depth: str | None, is_transparent: bool, model: ImageClassifier
 ) -> list[str]:
-    """What reading will do to an image of this size (height, width), of Pillow's mode and of `depth_of`."""
+    """Return sentences on how reading changes an image of this size (height, width), mode and depth."""
     said = []
     wanted = model.image_size
     if model.cut is not None:
@@ -110,7 +110,7 @@ def _changes(
 
 
 def read_sketch(content: bytes, model: ImageClassifier) -> UInt8[Tensor, "c h w"]:
-    """What was drawn on the page, light on dark, a PNG of its canvas; at the model's size, 0..255.
+    """Read a drawing, the PNG of the page's canvas, light on dark, at the model's size, 0..255.
 
     Raises:
         CapsellaError: a model of colour images, no PNG of a canvas, or an empty canvas.
