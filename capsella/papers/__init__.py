@@ -11,7 +11,6 @@ from capsella.papers import ribeiro2020 as _ribeiro2020
 from capsella.papers import tsai2020 as _tsai2020
 from capsella.papers import zhao2021 as _zhao2021
 from capsella.papers.forslov2018 import recipes as _forslov2018
-from capsella.papers.forslov2018 import space as _space_of_forslov2018
 from capsella.papers.hinton2018 import recipes as _hinton2018
 from capsella.papers.routing_benchmark import datasets as _routing_benchmark
 from capsella.papers.sabour2017 import recipes as _sabour2017

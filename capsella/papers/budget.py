@@ -1,4 +1,4 @@
-"""How much the rows of a table are trained and tested: the same for all rows, so that they can be compared."""
+"""Budgets: the length of training and testing that all rows of a table share."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -1,7 +1,8 @@
-"""What Forslöv's thesis (2018) prints, number by number; accuracies are shares of 1, as there."""
+"""Numbers printed in Forslöv's thesis (2018); accuracies are shares of 1, as there."""
 
 from typing import NamedTuple
 
+# The networks by their part of a registered name, in the order of the tables.
 NETWORKS = {
     "capsnet1": "CAPSNET 1",
     "capsnet2": "CAPSNET 2",
@@ -11,24 +12,24 @@ NETWORKS = {
     "cnnnet2": "CNN-NET 2",
     "cnnnet3": "CNN-NET 3",
 }
-"""The networks by their part of a registered name, in the order of the tables."""
 
+# The routing of each family.
 FAMILIES = {
     "capsnet": "dynamic routing",
     "emnet": "EM routing",
     "cnnnet": "CNN",
 }
-"""What the networks of one family route by."""
 
+# The training sets in the order of Table 3's columns.
 SETS = ("mini", "small", "medium-size", "basic", "medium", "hard")
-"""The training sets in the order of Table 3's columns."""
 
+# Training images of the sets of Figure 31, as its text counts them; the hard set's in Table 1 sum to 26,991.
 SET_IMAGES = {"mini": 1500, "small": 4500, "medium-size": 12963, "hard": 24881}
-"""Training images of the sets of Figure 31, as its text counts them; the hard set's in Table 1 sum to 26,991."""
 
+# Classes of the sets of Figure 32 (Table 1).
 SET_CLASSES = {"basic": 5, "medium": 10, "hard": 15}
-"""Classes of the sets of Figure 32 (Table 1)."""
 
+# Table 3: the best test accuracy of each network and INIT-NET on each of `SETS`.
 ACCURACY = {
     ("capsnet1", 1): (0.620, 0.713, 0.708, 0.884, 0.859, 0.732),
     ("capsnet1", 2): (0.515, 0.634, 0.663, 0.892, 0.849, 0.597),
@@ -45,8 +46,8 @@ ACCURACY = {
     ("cnnnet3", 1): (0.542, 0.316, 0.599, 0.804, 0.856, 0.772),
     ("cnnnet3", 2): (0.431, 0.538, 0.455, 0.891, 0.865, 0.760),
 }
-"""Table 3: the best test accuracy of each network and INIT-NET on each of `SETS`."""
 
+# Table 4: test accuracy under translation, rotation (with flips) and noise, after training on hard.
 ROBUSTNESS = {
     ("capsnet1", 1): (0.282, 0.727, 0.463),
     ("capsnet1", 2): (0.150, 0.597, 0.264),
@@ -63,7 +64,6 @@ ROBUSTNESS = {
     ("cnnnet3", 1): (0.391, 0.762, 0.758),
     ("cnnnet3", 2): (0.300, 0.752, 0.572),
 }
-"""Table 4: test accuracy under translation, rotation (with flips) and noise, after training on hard."""
 
 
 class Seconds(NamedTuple):
@@ -73,6 +73,7 @@ class Seconds(NamedTuple):
     gpu: float
 
 
+# Table 5, by network and whether it has the decoder; behind INIT-NET 1.
 TIMES = {
     ("capsnet1", False): Seconds(0.83, 0.17),
     ("capsnet2", False): Seconds(2.62, 0.55),
@@ -84,13 +85,12 @@ TIMES = {
     ("cnnnet2", False): Seconds(0.16, 0.10),
     ("cnnnet3", False): Seconds(0.13, 0.09),
 }
-"""Table 5, by network and whether it has the decoder; behind INIT-NET 1."""
 
+# The CNN-NET that a capsule network shares its shape with (§8.2.1).
 COUNTERPART = {"capsnet1": "cnnnet3", "emnet1": "cnnnet3", "capsnet2": "cnnnet2", "emnet2": "cnnnet2"}
-"""The CNN-NET that a capsule network shares its shape with (§8.2.1)."""
 
+# Numbers in a class capsule, from which DECODER NET draws: CT in Table 2.
 CAPSULE_THICKNESS = {"capsnet": 96, "emnet": 16}
-"""Numbers in a class capsule, from which DECODER NET draws: CT in Table 2."""
 
 
 class Weights(NamedTuple):
@@ -104,6 +104,7 @@ class Weights(NamedTuple):
         return self.fixed + self.each * number
 
 
+# Table 2, by part; the networks without the INIT-NET before them.
 WEIGHTS = {
     "init1": Weights(334_401, 0),
     "init2": Weights(360_226, 0),
@@ -116,7 +117,6 @@ WEIGHTS = {
     "emnet2": Weights(496_640, 512),
     "decoder": Weights(4_521_252, 675),
 }
-"""Table 2, by part; the networks without the INIT-NET before them."""
 
 
 def family(network: str) -> str:

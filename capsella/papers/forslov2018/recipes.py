@@ -1,9 +1,9 @@
-"""The recipes of Forslöv's thesis (2018): of its networks as there, of the same in few steps, and of a CNN of today.
+"""Recipes of Forslöv's thesis (2018), of the same networks in few steps, and of a recent CNN; and their search spaces.
 
 §8 to §10: batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay and L2, no
-augmentation of training images. The text gives a learning rate for EM alone (Figure 34); the others, the decay and the
-weight of L2 are ours, not tuned. So is the weight of the reconstruction, 0.392 times the mean: §6.4.3 quotes it of
-Sabour et al. 2017, whose images have 784 pixels, and names none for these.
+augmentation. The thesis states a learning rate for EM only (Figure 34). The others, the decay and the weight of L2 are
+ours, not tuned. So is the weight of the reconstruction, 0.392 times the mean, which §6.4.3 quotes from Sabour et al.
+2017, whose images have 784 pixels.
 """
 
 from dataclasses import replace
@@ -13,26 +13,11 @@ from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import register_recipe, register_recipe_for
+from capsella.training.search_space import Choice, Range, Space, around, choice_with, register_space, schedules
 
-CAPSNETS = (
-    "forslov2018_capsnet1_init1",
-    "forslov2018_capsnet1_init2",
-    "forslov2018_capsnet2_init1",
-    "forslov2018_capsnet2_init2",
-)
-EMNETS = (
-    "forslov2018_emnet1_init1",
-    "forslov2018_emnet1_init2",
-    "forslov2018_emnet2_init1",
-    "forslov2018_emnet2_init2",
-)
-CNNNETS = (
-    "forslov2018_cnnnet1_init1",
-    "forslov2018_cnnnet1_init2",
-    "forslov2018_cnnnet2_init1",
-    "forslov2018_cnnnet2_init2",
-    "forslov2018_cnnnet3_init1",
-    "forslov2018_cnnnet3_init2",
+CAPSNETS, EMNETS, CNNNETS = (
+    tuple(f"forslov2018_{kind}{number}_init{init}" for number in range(1, most + 1) for init in (1, 2))
+    for kind, most in (("capsnet", 2), ("emnet", 2), ("cnnnet", 3))
 )
 
 
@@ -147,3 +132,54 @@ def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
         epochs=20,
         batch_size=10,
     )
+
+
+@register_space("images-emnet", "emnet-cells", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
+def em_networks(recipe: Recipe) -> Space:
+    """The thesis (§10.7) asks for EM networks found by search; of 692 K parameters, 662 K are in two 9×9 kernels."""
+    recipe = recipe.complete()
+    options, routing = recipe.model.options, recipe.model.options["routing"]
+    return Space(
+        {
+            "model.stem_width": choice_with(options["stem_width"], 8, 16, 32),
+            "model.front_width": choice_with(options["front_width"], 24, 32, 48, 64),
+            "model.caps_width": choice_with(options["caps_width"], 16, 32, 48),
+            "model.kernel": choice_with(options["kernel"], 5, 7, 9),
+            "model.types": choice_with(options["types"], 8, 16, 24, 32),
+            "model.pose_elements": choice_with(options["pose_elements"], 9, 16),
+            "model.batch_norm": Choice(False, True),
+            "model.routing.iterations": Range(1, max(3, routing.iterations)),
+            "model.routing.inverse_temperature": around(routing.inverse_temperature, 10.0),
+            "model.routing.beta_a_scale": choice_with(routing.beta_a_scale, 500.0, 2500.0),
+            "model.routing.variance_floor": around(routing.variance_floor, 10.0),
+            **_training_space(recipe),
+            "loss.name": choice_with(recipe.loss.name, "margin", "spread", "cross_entropy"),
+        }
+    )
+
+
+@register_space("he2016-cells")
+def residual_networks(recipe: Recipe) -> Space:
+    """The residual network, from 78 K parameters on: searched as EM networks are, a comparison of the two is fair."""
+    recipe = recipe.complete()
+    options = recipe.model.options
+    return Space(
+        {
+            "model.width": choice_with(options["width"], 8, 10, 12, 16, 24),
+            "model.dropout": choice_with(options["dropout"], 0.0, 0.2),
+            "model.norm": choice_with(options["norm"], "batch", "group"),
+            **_training_space(recipe),
+        }
+    )
+
+
+def _training_space(recipe: Recipe) -> dict[str, Range | Choice]:
+    """Return the parameters that both kinds of networks share, around a complete recipe."""
+    return {
+        "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),
+        **schedules(recipe),
+        "optimizer.ema": choice_with(recipe.optimizer.ema, 0.98, 0.995),
+        "batch_size": choice_with(recipe.batch_size, 8, 16, 32),
+        "augment.rotation": choice_with(recipe.augment.rotation, 0.0, 180.0),
+        "augment.mixup": choice_with(recipe.augment.mixup, 0.0, 0.2),
+    }

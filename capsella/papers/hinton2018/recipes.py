@@ -1,7 +1,7 @@
 """The recipes of Hinton, Sabour, Frosst 2018, and ours for its networks.
 
-The paper gives neither the size of its random brightness and contrast nor a learning rate nor how it scales its costs:
-the last two were chosen by validation.
+The paper gives no learning rate, no scale of the costs and no size of its random brightness and contrast. The first two
+were chosen by validation.
 """
 
 from dataclasses import replace
@@ -12,8 +12,8 @@ from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.recipes import register_recipe
 
+# With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits.
 BETA_A_SCALE = 2500.0
-"""With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits."""
 FROM_PHOTOGRAPHS = {"brightness": 0.2, "contrast": 0.2}
 MOVED_AND_MIXED = AugmentOptions(rotation=10.0, stretch=0.15, mixup=0.2)
 CROPPED = {"crop": 32, **FROM_PHOTOGRAPHS}
@@ -21,13 +21,13 @@ CROPPED = {"crop": 32, **FROM_PHOTOGRAPHS}
 
 @register_recipe
 def hinton2018_smallnorb() -> Recipe:
-    """Matrix capsules on smallNORB (§5): 48×48, random cuts of 32×32, random brightness and contrast.
+    """Matrix capsules on smallNORB (§5): 48×48, random crops of 32×32, random brightness and contrast.
 
-    The norm of a layer's gradient is 1 to 10 when all is well. Without the clip a tiny set's training was thrown back
-    to chance once in 2,000 steps; with it, to an accuracy of 0.4.
+    The norm of a layer's gradient is usually 1 to 10. Without the clip, training on a tiny set fell back to chance once
+    in 2,000 steps; with it, to an accuracy of 0.4.
 
-    Validation holds one toy in five of each category out, as the test's toys are new ones. Of known toys, nearly every
-    image is classified right, and no epoch would be better than another.
+    One toy in five of each category is held out for validation, as the test's toys are new. Nearly every image of known
+    toys is classified right, so they could not choose an epoch.
     """
     options = {"routing": EMRouting(iterations=3, cost_scale=100.0), **CROPPED}
     return Recipe(
@@ -55,9 +55,9 @@ def hinton2018_smallnorb_cnn() -> Recipe:
 def matrix_capsnet_smallnorb() -> Recipe:
     """The small matrix capsules on smallNORB in an hour of one core; ours.
 
-    A β_a that can be learned, two iterations, three times the rate, which falls over half a cosine, averaged weights,
-    and both cameras. Images turn, stretch, and are mixed in pairs. All five toys
-    train; the few images held out watch over the training.
+    A β_a that can be learned, two iterations, three times the learning rate, which falls along half a cosine, averaged
+    weights, and both cameras. Images are rotated, stretched and mixed in pairs. All five toys train; a few of their
+    images are held out.
     """
     paper = hinton2018_smallnorb_small()
     return replace(
@@ -74,9 +74,9 @@ def matrix_capsnet_smallnorb() -> Recipe:
 
 @register_recipe
 def matrix_capsnet_smallnorb_310k() -> Recipe:
-    """The large matrix capsules (310 K parameters), trained as the small ones, for 16 epochs; ours.
+    """The large matrix capsules (310 K parameters), trained like the small ones for 16 epochs; ours.
 
-    In float32, unless `--precision` says otherwise: bfloat16 was seen with one seed.
+    In float32, as bfloat16 was tried with one seed only.
     """
     small = matrix_capsnet_smallnorb().with_network("hinton2018_matrix_capsnet")
     return replace(small, epochs=16, precision="32-true")
@@ -84,9 +84,10 @@ def matrix_capsnet_smallnorb_310k() -> Recipe:
 
 @register_recipe
 def batchnorm_capsnet_smallnorb() -> Recipe:
-    """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48, moved and mixed in pairs; ours.
+    """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48; ours.
 
-    Chosen on toys held out; trained as `matrix_capsnet_smallnorb`.
+    Images are rotated, stretched, shifted and mixed in pairs. Chosen on toys held out, and trained like
+    matrix-capsnet-smallnorb.
     """
     small = matrix_capsnet_smallnorb()
     options = {"routing": small.model.options["routing"], **FROM_PHOTOGRAPHS}
@@ -99,7 +100,7 @@ def batchnorm_capsnet_smallnorb() -> Recipe:
 
 @register_recipe
 def batchnorm_cnn_smallnorb() -> Recipe:
-    """The CNN beside `batchnorm_capsnet_smallnorb`: 144 K parameters, the same changes of images and training."""
+    """The CNN beside batchnorm-capsnet-smallnorb: 144 K parameters, with the same augmentation and training."""
     options = {"standardise": True, **FROM_PHOTOGRAPHS}
     return replace(
         batchnorm_capsnet_smallnorb(),

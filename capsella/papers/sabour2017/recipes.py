@@ -31,13 +31,13 @@ def sabour2017_mnist() -> Recipe:
 
 @register_recipe
 def sabour2017_mnist_uniform() -> Recipe:
-    """CapsNet on MNIST with even couplings: does routing earn its keep?"""
+    """CapsNet on MNIST with uniform couplings, to see what routing contributes."""
     return sabour2017_mnist().with_model(routing=UniformRouting())
 
 
 @register_recipe
 def sabour2017_mnist_random() -> Recipe:
-    """CapsNet on MNIST with couplings that are drawn once and kept."""
+    """CapsNet on MNIST with random couplings that never change."""
     return sabour2017_mnist().with_model(routing=RandomRouting())
 
 
@@ -81,8 +81,8 @@ def sabour2017_multimnist_cnn() -> Recipe:
 def sabour2017_affnist() -> Recipe:
     """CapsNet on digits at random places of 40×40, to be tested on affNIST (§5.2).
 
-    Digits lie at most 6 pixels from the middle. As the paper, we stop on the test images of MNIST, placed at random:
-    affNIST is the real test. Epochs are short, so that both networks stop near the same error.
+    Digits lie at most 6 pixels from the centre. As in the paper, training stops on MNIST's test images, placed at
+    random; affNIST is the real test. Epochs are short, so that both networks stop near the same error.
     """
     return replace(
         sabour2017_mnist(),
@@ -111,9 +111,8 @@ def sabour2017_fashion_mnist() -> Recipe:
 def sabour2017_cifar10() -> Recipe:
     """CapsNet on CIFAR-10 (§7), on whole images that are shifted.
 
-    The routing's softmax has a "none of the above", as in the paper: the class capsules are not to explain everything.
-    The paper trains on random crops of 24×24. The rate is that of `sabour2017-cells`, for its reason; it was tuned with
-    plain primary capsules, as for smallNORB and the cells.
+    The routing's softmax has a "none of the above" class, as in the paper. The paper trains on random crops of 24×24.
+    The learning rate is that of sabour2017-cells, tuned with plain primary capsules, as for smallNORB and the cells.
     """
     leaky = DynamicRouting(iterations=3, leaky=True)
     return replace(
