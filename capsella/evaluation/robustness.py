@@ -220,15 +220,15 @@ def measure_robustness(
     """
     _check(models, images, batch_size, seed)
     cases = _cases({name: PERTURBATIONS[name].strengths for name in THESIS} if strengths is None else strengths)
-    found: dict[tuple[str, str, float], RobustnessPoint] = {}
+    points: dict[tuple[str, str, float], RobustnessPoint] = {}
     unchanged: dict[str, Evaluation] = {}
     for name, strength in tracked(cases, "robustness", is_shown=progress):
         evaluations = unchanged if strength == 0 else {}
         if not evaluations:
             evaluations |= _evaluate(models, images, name, strength, seed, batch_size)
         for network, evaluation in evaluations.items():
-            found[network, name, strength] = _point(network, name, strength, evaluation)
-    return Robustness(data, seed, tuple(found[network, *case] for network in models for case in cases))
+            points[network, name, strength] = _point(network, name, strength, evaluation)
+    return Robustness(data, seed, tuple(points[network, *case] for network in models for case in cases))
 
 
 def perturbed(images: ImageSet, name: str, strength: float, seed: int = 0) -> Iterator[Tensor]:
@@ -279,7 +279,7 @@ def _cases(chosen: Strengths) -> list[tuple[str, float]]:
     """Return each perturbation with each strength, ascending from 0, after checking them."""
     if not chosen:
         raise ArgumentError("strengths", f"name at least one perturbation of {', '.join(PERTURBATIONS)}", None)
-    cases = [(name, strength) for name, given in chosen.items() for strength in sorted({0.0, *map(float, given)})]
+    cases = [(name, strength) for name, values in chosen.items() for strength in sorted({0.0, *map(float, values)})]
     for name, strength in cases:
         perturbation(name).change(torch.zeros(1, 1, 4, 4), strength, torch.Generator())
     return cases

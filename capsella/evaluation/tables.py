@@ -118,9 +118,9 @@ class UncertaintyColumns:
                 values["unsure"] = probability < self.unsure_below
         detector = self.active_detector
         if detector is not None and self.false_positive_rate is not None and prediction.scores is not None:
-            usual = float(prediction.scores.max()) <= detector.threshold(self.false_positive_rate)
-            values["in_distribution"] = usual
-            values["ood_reason"] = None if usual else detector.reason(prediction.scores, prediction.class_name)
+            is_inside = float(prediction.scores.max()) <= detector.threshold(self.false_positive_rate)
+            values["in_distribution"] = is_inside
+            values["ood_reason"] = None if is_inside else detector.reason(prediction.scores, prediction.class_name)
         return values
 
 

@@ -113,14 +113,14 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
     if "epoch" not in metrics:
         raise ArgumentError("metrics", "hold the column epoch", sorted(metrics))
     panels = [("loss", LOSSES), ("error %", ERRORS), ("learning rate", RATES)]
-    known = [name for name, column in metrics.items() if np.isfinite(column).any()]
-    drawn = [(title, lines) for title, lines in panels if lines.keys() & known]
+    present = [name for name, column in metrics.items() if np.isfinite(column).any()]
+    drawn = [(title, lines) for title, lines in panels if lines.keys() & present]
     if not drawn:
         raise ArgumentError("metrics", "hold a loss, an error or the learning rate", sorted(metrics))
     figure, every = axes_in_rows(len(drawn), len(drawn), (4.2, 3.4))
     for axes, (title, lines) in zip(every, drawn, strict=True):
         for name, (colour, style) in lines.items():
-            if name in known:
+            if name in present:
                 _curve(axes, metrics["epoch"], metrics[name], colour, style, name.replace("_", " "))
         axes.set(xlabel="epoch", title=title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -133,9 +133,9 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
 
 def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, style: str, label: str) -> None:
     """Draw a line through the rows that have a number, with dots if they are few, so that a single epoch shows."""
-    known = np.isfinite(x) & np.isfinite(y)
-    marker = "o" if known.sum() <= 25 else None
-    axes.plot(x[known], y[known], color=colour, linestyle=style, marker=marker, markersize=3, label=label)
+    finite = np.isfinite(x) & np.isfinite(y)
+    marker = "o" if finite.sum() <= 25 else None
+    axes.plot(x[finite], y[finite], color=colour, linestyle=style, marker=marker, markersize=3, label=label)
 
 
 def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:

@@ -62,15 +62,15 @@ def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
                 fields = _after(fields, module)
         if any("attention" in type(module).__name__.lower() for module in part.modules()):
             fields = replace(fields, side=np.array(model.image_size, float))  # every place looks at all others
-    found = []
+    fields_of_layers = []
     for layer in model.capsule_layers:
         if isinstance(layer, PadCapsules):
             fields = fields.after(1, 1, layer.width)
         if isinstance(layer, CapsuleConv2d):
             grid = _grid_on_image(model, layer)
-            found.append(fields)
+            fields_of_layers.append(fields)
             fields = fields.after(grid or layer.geometry.kernel, layer.geometry.stride)
-    return found
+    return fields_of_layers
 
 
 def _grid_on_image(model: CapsuleClassifier, layer: CapsuleConv2d) -> tuple[int, int] | None:
@@ -178,8 +178,8 @@ def _view(
     active = gather_windows(children.activations, layer.geometry)[0]  # [h' w' kh kw c_in]
     evidence, entropy, maps = [], [], []
     for couplings in trace.couplings:
-        given = couplings.reshape(*active.shape, -1) * active.unsqueeze(-1)  # [h' w' kh kw c_in c_out]
-        evidence.append(_fold(given, size, layer.geometry).float().cpu().numpy())
+        routed = couplings.reshape(*active.shape, -1) * active.unsqueeze(-1)  # [h' w' kh kw c_in c_out]
+        evidence.append(_fold(routed, size, layer.geometry).float().cpu().numpy())
         of_children = _entropy(couplings).reshape(active.shape)
         entropy.append(float(of_children.mean()))
         maps.append(_mean_of_windows(of_children.mean(4), size, layer.geometry).cpu().numpy())
