@@ -48,6 +48,7 @@ class Facts:
     missing: Mapping[str, str]
     plan: Plan
     late: Sequence[Training]
+    too_large: Sequence[Training]
     problems: Mapping[str, str]
     seeds: int
     command: str
@@ -116,7 +117,7 @@ def _headline(verdicts: Sequence[ClaimVerdict]) -> str:
 def _state(facts: Facts) -> str:
     trainings = (*facts.plan.over, *facts.plan.runs, *facts.plan.left_out)
     over = sum(training.is_over for training in trainings)
-    to_come = [one for one in facts.plan.runs if not one.is_over and one not in facts.late]
+    to_come = [one for one in facts.plan.runs if not (one.is_over or one in facts.late or one in facts.too_large)]
     text = f"{over} of {pluralize(len(trainings), 'run')} are finished."
     left = sum(training.remaining for training in to_come)
     return f"{text} Planned: {format_duration(left)} more." if to_come else text
@@ -129,6 +130,7 @@ def _left_out(facts: Facts) -> dict[str, list[tuple[str, str]]]:
     groups = {
         "They did not fit into the hours": plan.left_out,
         "Other runs took longer than planned": facts.late,
+        "The memory is not enough": facts.too_large,
         "Their training diverged": diverged,
     }
     return {

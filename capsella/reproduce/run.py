@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError
+from capsella import ray_cluster
+from capsella.errors import CapsellaError, NoMemoryError
 from capsella.experiments import Stopwatch, Task, compute_tasks, format_duration
 from capsella.files import alone_in, read_json
 from capsella.reproduce.claims import ClaimVerdict, judge
@@ -22,7 +23,8 @@ class Reproduction:
 
     entries: what is made of the runs. missing: why other tables and figures are left out, by name. seeds: of each row,
     at most. command: that was called. began: when, by `time.monotonic`. problems: why an entry could not be made, by
-    name. late: runs that no longer fit because others took longer than planned.
+    name. late: runs that no longer fit because others took longer than planned. too_large: runs for which the memory is
+    not enough.
     """
 
     folder: Path
@@ -35,6 +37,8 @@ class Reproduction:
     began: float = field(default_factory=time.monotonic)
     problems: dict[str, str] = field(default_factory=dict)
     late: list[Training] = field(default_factory=list)
+    too_large: list[Training] = field(default_factory=list)
+    _begun: Training | None = None
 
     def run(self) -> Path:
         """Make what needs no training, then train run after run; return the path of the page.
@@ -50,12 +54,26 @@ class Reproduction:
             stopwatch = Stopwatch({training.row.cost: training.seconds for training in self.plan.runs})
             stopwatch.plan(training.row.cost for training in self.plan.runs)
             users = {training.run.path: training.entries for training in self.plan.runs}
-            for task in compute_tasks(self._due(stopwatch), self.console, stopwatch):
+            for task in self._trained(stopwatch):
                 for entry in self.entries:
                     if entry.name in users[task.folder]:
                         self.make(entry, again=True)
                 page = self.write()
         return page
+
+    def _trained(self, stopwatch: Stopwatch) -> Iterator[Task]:
+        """Yield each run that is over; one for which the memory is not enough is noted, and the next begins."""
+        due = self._due(stopwatch)
+        while True:
+            try:
+                yield from compute_tasks(due, self.console, stopwatch)
+                return
+            except NoMemoryError as error:
+                if self._begun is None or ray_cluster.place() is not None:  # other runs had begun and have ended, too
+                    raise
+                self.too_large.append(self._begun)
+                stopwatch.cancel(self._begun.row.cost)
+                self.console.print(f"not trained: {error}", markup=False, soft_wrap=True)
 
     def _due(self, stopwatch: Stopwatch) -> Iterator[Task]:
         """Yield run after run, except those that would end too late."""
@@ -68,6 +86,7 @@ class Reproduction:
                 expected = training.remaining
             left = end - time.monotonic()
             if expected <= left:
+                self._begun = training
                 yield training.row.task(training.folder, training.seed)
                 continue
             stopwatch.cancel(cost)
@@ -110,5 +129,5 @@ class Reproduction:
 
     def write(self) -> Path:
         """Write report.html and claims.json; return the path of the page."""
-        facts = Facts(self.missing, self.plan, self.late, self.problems, self.seeds, self.command)
+        facts = Facts(self.missing, self.plan, self.late, self.too_large, self.problems, self.seeds, self.command)
         return write_page(self.entries, self.verdicts(), facts, self.folder)

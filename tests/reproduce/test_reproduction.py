@@ -249,6 +249,21 @@ def test_a_training_that_diverges_is_a_result(tmp_path, monkeypatch):
     assert "Their training diverged" in page.read_text()
 
 
+def test_a_run_that_needs_too_much_memory_does_not_end_the_others(tmp_path, monkeypatch):
+    tried = []
+
+    def train(recipe, folder, *_):
+        tried.append(folder.name)
+        raise MemoryError
+
+    monkeypatch.setattr(runner, "train_or_resume", train)
+    with registered():
+        reproduction = opened(tmp_path, seeds=1)
+        reproduction.run()
+    assert len(tried) == 3
+    assert reproduction.too_large == list(reproduction.plan.runs)
+
+
 def test_a_dry_run_trains_nothing(tmp_path):
     with registered():
         main(words(tmp_path, "--dry-run", "--hours", "0.00001"))
