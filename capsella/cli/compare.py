@@ -56,8 +56,7 @@ def run(arguments: list[str]) -> None:
         return
     options, cluster = replace(command.options, folder=Path(command.images[0])), command.cluster
 
-    from capsella.compare import compare, make_plan
-    from capsella.compare.folds import first_plan
+    from capsella.compare import compare, first_plan, make_plan
 
     if options.folds is not None and options.fold is None:
         plan = first_plan(options)
@@ -75,8 +74,8 @@ def run(arguments: list[str]) -> None:
 
 def _run_folds(plan: "Plan", options: ComparisonOptions, cluster: ClusterOptions) -> None:
     """Compare once per fold, and report over all of them."""
-    from capsella.compare.folds import compare_folds
-    from capsella.compare.folds_report import write_folds
+    from capsella.compare import compare_folds
+    from capsella.compare.report import write_folds
     from capsella.experiments import format_duration
 
     assert options.folds is not None
@@ -91,13 +90,13 @@ def _run_folds(plan: "Plan", options: ComparisonOptions, cluster: ClusterOptions
 
 def _compare_domains(command: Compare) -> None:
     """Train what is missing, test, and print the table."""
-    from capsella.compare import TransferOptions, transfer
+    from capsella.compare import DomainOptions, compare_domains
 
     options = command.options
     check_argument(command.train_on in (None, "one", "others"), "be one or others", train_on=command.train_on)
     check_argument(options.folds is None, "be left out for several domains", folds=options.folds)
-    settings = TransferOptions(
-        laboratories=command.images,
+    settings = DomainOptions(
+        command.images,
         recipes=command.recipes,
         seeds=options.seeds or 3,
         train_on=command.train_on,  # type: ignore[arg-type]
@@ -108,11 +107,11 @@ def _compare_domains(command: Compare) -> None:
         group=options.group,
         skip_broken=options.skip_broken,
         accelerator=options.accelerator,
-        out=options.out or Path("runs") / "transfer",
+        out=options.out or DomainOptions.out,
     )
     with ray_session(command.cluster):
-        _, text = transfer(settings, console())
-    print(f"\n{text}\n\nwritten to {settings.out / 'transfer.txt'} and transfer.json")
+        _, text = compare_domains(settings, console())
+    print(f"\n{text}\n\nwritten to {settings.out / 'domains.txt'} and domains.json")
 
 
 def _print_plan(plan: "Plan") -> None:

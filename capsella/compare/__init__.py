@@ -1,6 +1,6 @@
-"""Capsule networks and CNNs on the same images of one's own, compared with what chance leaves of the difference.
+"""Compare capsule networks and CNNs on your own images, with an interval and a recommendation.
 
-`laboratories` trains in some laboratories and tests in another.
+`domains` trains on some domains and tests on another.
 """
 
 from typing import TYPE_CHECKING
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from capsella.lazy import lazy_imports
 
 if TYPE_CHECKING:
-    from capsella.compare.laboratories import Tested, TransferOptions, transfer
+    from capsella.compare.domains import DomainOptions, DomainResult, compare_domains
     from capsella.compare.options import ComparisonOptions
     from capsella.compare.plan import Plan, make_plan
-    from capsella.compare.study import compare
+    from capsella.compare.results import Comparison
+    from capsella.compare.study import compare, compare_folds, first_plan
+    from capsella.compare.verdict import Verdict
 else:
     __getattr__ = lazy_imports(__name__, __file__)

@@ -1,20 +1,15 @@
-"""A comparison for each fold of the images, and the verdict over all of them: every image is tested once."""
+"""What the comparisons of all folds show together: every image is tested once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
-from rich.console import Console
 
-from capsella.compare.networks import Candidate
-from capsella.compare.options import ComparisonOptions
-from capsella.compare.plan import Plan, begun_with, make_plan
-from capsella.compare.report import Findings
-from capsella.compare.study import compare
-from capsella.compare.trained import FAMILIES
+from capsella.compare.plan import Candidate, Plan
+from capsella.compare.results import FAMILIES, Comparison
 from capsella.compare.verdict import ChanceComparison, Correct, Evidence, NetworkResult, TestSetting, Verdict, judge
 from capsella.data import single_images
 from capsella.errors import CapsellaError
@@ -48,17 +43,17 @@ class Fold:
     headline: str
 
     @classmethod
-    def of(cls, found: Findings) -> "Fold":
-        """Return what is needed of the findings, which hold the images too."""
+    def of(cls, found: Comparison) -> "Fold":
+        """Return what is needed of a comparison, which holds the images too."""
         splits = found.plan.splits
         tested = single_images(splits.test, "comparisons")
         return cls(
             tested.labels.numpy(),
             None if tested.group is None else tested.group.numpy(),
             len(splits.train) + len(splits.validation),
-            {network.name: network.correct for network in found.measured},
-            {network.name: network.trained.validation_error for network in found.measured},
-            {network.name: (network.latency.p50, network.latency.p95) for network in found.measured},
+            {network.name: network.correct for network in found.networks},
+            {network.name: network.trained.validation_error for network in found.networks},
+            {network.name: (network.latency.p50, network.latency.p95) for network in found.networks},
             tuple(found.verdict.setting.unfinished),
             found.words.headline,
         )
@@ -206,55 +201,3 @@ def groups_of(folds: Sequence[Fold]) -> Groups | None:
     """Return the groups of all test images, in the order of the folds; None if they are not known."""
     known = [fold.groups for fold in folds if fold.groups is not None]
     return np.concatenate(known) if known else None
-
-
-def first_plan(options: ComparisonOptions) -> Plan:
-    """Return the plan of the first fold; the others take its times, epochs and precision.
-
-    Raises:
-        ValueError, CapsellaError: as `make_plan` raises; another comparison is in the folder, or in that of a fold.
-    """
-    if not options.dry_run and (options.output / "plan.json").exists():
-        raise CapsellaError(f"{options.output} holds a comparison of one split; choose another --out")
-    if not options.dry_run:
-        for fold in range(1, options.folds or 0):  # before anything is trained
-            begun_with(_of_fold(options, fold))
-    return make_plan(_of_fold(options, 0))
-
-
-def compare_folds(options: ComparisonOptions, first: Plan, console: Console) -> list[Fold]:
-    """Compare for every fold, in fold0, fold1, … of the folder; finished runs are read, as in `compare`.
-
-    Raises:
-        CapsellaError: as `compare` raises; the comparison of a fold was begun with other epochs, or of other images.
-    """
-    folds = []
-    for number in range(options.folds or 0):
-        console.print(f"fold {number}: {number + 1} of {options.folds}", markup=False)
-        plan = first if number == 0 else make_plan(_of_fold(options, number), first)
-        _check_same_images(plan, first)
-        for name in ("epochs", "precision", "balance"):
-            mine, firsts = getattr(plan, name), getattr(first, name)
-            if mine != firsts:
-                raise CapsellaError(
-                    f"{plan.folder}: must have the {name} of the first fold, {firsts}, got {mine}; move it away"
-                )
-        folds.append(Fold.of(compare(plan, console)[0]))
-    return folds
-
-
-def _check_same_images(plan: Plan, first: Plan) -> None:
-    """Check that folds do not overlap: else an image would be tested twice or never."""
-    came, went = plan.table.rows.keys() - first.table.rows.keys(), first.table.rows.keys() - plan.table.rows.keys()
-    if came or went:
-        change = f"{min(map(str, came or went))} {'came' if came else 'went'}"
-        raise CapsellaError(
-            f"{plan.folder}: must have the images of the first fold, but {change} since that was begun; "
-            "put the files back as they were, or choose another --out"
-        )
-
-
-def _of_fold(options: ComparisonOptions, fold: int) -> ComparisonOptions:
-    """Return the options of one fold, with its share of the time."""
-    minutes = None if options.minutes is None else options.minutes / (options.folds or 1)
-    return replace(options, fold=fold, minutes=minutes, out=options.output / f"fold{fold}")

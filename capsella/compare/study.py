@@ -1,122 +1,82 @@
-"""A comparison from its plan to its report."""
+"""`compare`: a comparison from its plan to its report, on one split or on every fold in turn."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from capsella.compare.measure import Measured, check_unseen, correct_of, measure, robustness_of_best, write_predictions
-from capsella.compare.plan import Plan, begin
-from capsella.compare.report import Findings, protocol, tested_before, write_comparison
-from capsella.compare.trained import Trained, train_all
-from capsella.compare.verdict import NetworkResult, TestSetting, judge
-from capsella.compare.words import phrase
-from capsella.data import single_images
-from capsella.environment import environment
-from capsella.experiments import was_still_learning
+from capsella.compare.folds import Fold
+from capsella.compare.options import ComparisonOptions
+from capsella.compare.plan import Plan, begun_with, make_plan
+from capsella.compare.report import protocol, write_report
+from capsella.compare.results import Comparison, train_and_test
+from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 
 
-def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
+def compare(plan: Plan, console: Console) -> tuple[Comparison, Path]:
     """Train what is missing, test, and write compare.json, test_predictions.csv and report.html.
 
     Returns:
-        What was found, and the path of the report.
+        The comparison, and the path of the report.
 
     Raises:
-        CapsellaError: every network of a kind diverged; a run of another recipe is in the way; another process is at
+        CapsellaError: every network of a family diverged; a run of another recipe is in the way; another process is at
             work in the folder; no space left.
     """
     with alone_in(plan.folder):
-        return _compare(plan, console)
+        found = train_and_test(plan, console)
+        write_json(plan.folder / "compare.json", {**found.to_dict(), "protocol": protocol(plan, found.tested_before)})
+        return found, write_report(found)
 
 
-def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
-    begin(plan)
-    networks, champions = train_all(plan, console)
-    console.print("testing: accuracy, changed images, latency", markup=False)
-    images = single_images(plan.splits.test, "comparisons")
-    check_unseen(networks, plan.splits)
-    best = [champions["capsules"], champions["CNN"]]
-    measured = measure(networks, best, images)
-    pair = _measured(measured, best[0]), _measured(measured, best[1])
-    setting = TestSetting(
-        images.labels.numpy(),
-        images.classes,
-        plan.options.latency_limit,
-        plan.epochs,
-        [network.name for network in measured if _still_learned(plan, network.trained)],
-        pair[0].best_evaluation.groups,
-        plan.undecidable,
-        len(plan.undecidable) == len(plan.candidates),
-    )
-    verdict = judge(_result_of(pair[0]), _result_of(pair[1]), setting)
-    curves = robustness_of_best(pair, plan.splits.name)
-    before = tested_before(plan.folder, plan.options.asked_seeds)
-    words = phrase(verdict, not_compared(plan, measured))
-    found = Findings(plan, measured, pair, verdict, words, curves, environment(), before)
-    write_predictions(plan.folder / "test_predictions.csv", measured, images)
-    write_json(plan.folder / "compare.json", values(found))
-    return found, write_comparison(found)
+def first_plan(options: ComparisonOptions) -> Plan:
+    """Return the plan of the first fold; the others take its times, epochs and precision.
+
+    Raises:
+        ValueError, CapsellaError: as `make_plan` raises; another comparison is in the folder, or in that of a fold.
+    """
+    if not options.dry_run and (options.output / "plan.json").exists():
+        raise CapsellaError(f"{options.output} holds a comparison of one split; choose another --out")
+    if not options.dry_run:
+        for fold in range(1, options.folds or 0):  # before anything is trained
+            begun_with(_of_fold(options, fold))
+    return make_plan(_of_fold(options, 0))
 
 
-def _still_learned(plan: Plan, network: Trained) -> bool:
-    return was_still_learning(plan.recipe(network.candidate), [run.folder for run in network.by_seed.values()])
+def compare_folds(options: ComparisonOptions, first: Plan, console: Console) -> list[Fold]:
+    """Compare for every fold, in fold0, fold1, … of the folder; finished runs are read, as in `compare`.
+
+    Raises:
+        CapsellaError: as `compare` raises; the comparison of a fold was begun with other epochs, or of other images.
+    """
+    folds = []
+    for number in range(options.folds or 0):
+        console.print(f"fold {number}: {number + 1} of {options.folds}", markup=False)
+        plan = first if number == 0 else make_plan(_of_fold(options, number), first)
+        _check_same_images(plan, first)
+        for name in ("epochs", "precision", "balance"):
+            mine, firsts = getattr(plan, name), getattr(first, name)
+            if mine != firsts:
+                raise CapsellaError(
+                    f"{plan.folder}: must have the {name} of the first fold, {firsts}, got {mine}; move it away"
+                )
+        folds.append(Fold.of(compare(plan, console)[0]))
+    return folds
 
 
-def values(found: Findings) -> dict[str, Any]:
-    """compare.json: every number of the report, and what it was measured with; differences as shares."""
-    plan = found.plan
-    return {
-        "recommended_run": _recommended_run(found),
-        "options": plan.options.to_dict(),
-        "epochs": plan.epochs,
-        "batch_size": plan.batch_size,
-        "protocol": protocol(plan, found.tested_before),
-        "tested_seeds": [*map(list, found.tested_before), list(plan.options.asked_seeds)],
-        "images": {split: len(part) for split, part in plan.splits.named().items()},
-        "classes": list(plan.splits.classes),
-        "environment": dict(found.environment),
-        "verdict": {
-            **found.verdict.to_dict(),
-            "headline": found.words.headline,
-            "sentences": found.words.sentences,
-        },
-        "networks": [one.to_dict() for one in found.measured],
-        "not_compared": not_compared(plan, found.measured),
-        "robustness_of_the_best_seeds": found.robustness.to_dict(),
-    }
+def _check_same_images(plan: Plan, first: Plan) -> None:
+    """Check that folds do not overlap: else an image would be tested twice or never."""
+    came, went = plan.table.rows.keys() - first.table.rows.keys(), first.table.rows.keys() - plan.table.rows.keys()
+    if came or went:
+        change = f"{min(map(str, came or went))} {'came' if came else 'went'}"
+        raise CapsellaError(
+            f"{plan.folder}: must have the images of the first fold, but {change} since that was begun; "
+            "put the files back as they were, or choose another --out"
+        )
 
 
-def _recommended_run(found: Findings) -> str | None:
-    """Return the folder of the network to take, within the comparison's; None if none is recommended."""
-    for measured in found.champions:
-        if measured.name == found.verdict.recommended:
-            run = measured.trained.by_seed[measured.trained.best_seed]
-            return str(run.folder.relative_to(found.plan.folder))
-    return None
-
-
-def not_compared(plan: Plan, measured: Sequence[Measured]) -> list[str]:
-    """The networks of the plan that diverged with some seed."""
-    return sorted({one.network for one in plan.candidates} - {one.name for one in measured})
-
-
-def _measured(measured: list[Measured], trained: Trained) -> Measured:
-    return next(one for one in measured if one.trained is trained)
-
-
-def _result_of(network: Measured) -> NetworkResult:
-    share = max((share for share, runs in network.by_share.items() if runs), default=None)
-    on_share = {} if share is None else network.by_share[share]
-    return NetworkResult(
-        network.name,
-        network.correct,
-        list(network.evaluations).index(network.trained.best_seed),
-        (network.latency.p50, network.latency.p95),
-        network.trained.candidate.parameters,
-        network.changed,
-        None if share is None else (share, correct_of(on_share)),
-        tuple(row for row, seed in enumerate(network.evaluations) if seed in on_share),
-    )
+def _of_fold(options: ComparisonOptions, fold: int) -> ComparisonOptions:
+    """Return the options of one fold, with its share of the time."""
+    minutes = None if options.minutes is None else options.minutes / (options.folds or 1)
+    return replace(options, fold=fold, minutes=minutes, out=options.output / f"fold{fold}")

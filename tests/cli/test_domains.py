@@ -178,7 +178,7 @@ def test_stained_cells_are_cropped_in_training_and_prediction(cli, cells, tmp_pa
 
 @pytest.mark.slow
 def test_a_comparison_of_domains(cli, cells, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.compare.laboratories.CHOSEN_ON", 16)
+    monkeypatch.setattr("capsella.compare.domains.CHOSEN_ON", 16)
     recipes = ("--recipes", "images-efficient", "images-cells-efficient")
     quick = ("--epochs", 1, "--size", 32, "--seeds", 1, "--out", tmp_path / "runs")
     answer = cli("compare", cells, tmp_path / "other", *recipes, *quick)
@@ -187,7 +187,7 @@ def test_a_comparison_of_domains(cli, cells, tmp_path, monkeypatch):
         True,
         False,
     }
-    assert max(map(len, (tmp_path / "runs" / "transfer.txt").read_text().splitlines())) <= 80
+    assert max(map(len, (tmp_path / "runs" / "domains.txt").read_text().splitlines())) <= 80
 
 
 def test_files_that_came_since_do_not_let_it_be_tested_on_what_it_learned(cli, trained, tmp_path):

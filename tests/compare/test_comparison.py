@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from capsella.compare import ComparisonOptions, make_plan, trained
+from capsella.compare import ComparisonOptions, make_plan, results
 from capsella.data.splits import read_split_file
 from capsella.experiments import runner as grid
 from capsella.training import TrainingDivergedError
@@ -179,9 +179,9 @@ def test_a_rate_that_diverges_is_not_chosen(images, tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "train_or_resume", fake)
     options = ComparisonOptions(images, models=(*NETWORKS, "sabour2017_cnn"), seeds=2, sizes=(1,), out=tmp_path / "c")
     plan = make_plan(options)
-    networks, champions = trained.train_all(plan, Console(quiet=True))
+    networks, champions = results.train_all(plan, Console(quiet=True))
     assert [one.search.best for one in networks] == [1e-3, 1e-3, 9e-5]
     assert networks[0].search.tried[3e-3].error == float("inf")
     assert champions["CNN"].candidate.network == "sabour2017_cnn"  # the other diverged with a seed
-    again, _ = trained.train_all(plan, Console(quiet=True))
+    again, _ = results.train_all(plan, Console(quiet=True))
     assert again == networks

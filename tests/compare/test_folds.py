@@ -13,8 +13,9 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.cli import main
-from capsella.compare import ComparisonOptions, folds
-from capsella.compare.folds import Fold, _check_same_images, compare_folds, first_plan, judge_folds
+from capsella.compare import ComparisonOptions, compare_folds, first_plan, study
+from capsella.compare.folds import Fold, judge_folds
+from capsella.compare.study import _check_same_images
 from capsella.compare.words import phrase
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.training import RunFolder
@@ -152,8 +153,8 @@ def test_the_time_is_shared_out_and_every_fold_has_the_same_epochs(images, tmp_p
     assert first.total_seconds() <= 60 / 3
 
     found = Fold(np.array([0, 1]), None, 4, {}, {}, {}, (), "")
-    monkeypatch.setattr(folds.Fold, "of", lambda findings: found)
-    monkeypatch.setattr(folds, "compare", lambda plan, console: [seen.append(plan)])
+    monkeypatch.setattr(Fold, "of", lambda findings: found)
+    monkeypatch.setattr(study, "compare", lambda plan, console: [seen.append(plan)])
     assert compare_folds(options, first, Console(quiet=True)) == [found] * 3
     assert [plan.folder.name for plan in seen] == ["fold0", "fold1", "fold2"]
     assert {plan.epochs for plan in seen} == {first.epochs}

@@ -7,9 +7,8 @@ import torch
 from rich.console import Console
 
 from capsella.bench import execution_times
-from capsella.compare import ComparisonOptions, compare, make_plan, trained
-from capsella.compare.networks import GROUPS, names_of, suited
-from capsella.compare.plan import begin
+from capsella.compare import ComparisonOptions, compare, make_plan, results
+from capsella.compare.plan import GROUPS, begin, default_networks, network_names
 from capsella.errors import BusyError, CapsellaError
 from capsella.experiments import runner as grid
 from capsella.files import alone_in
@@ -93,23 +92,23 @@ class TestPlan:
         assert recipes[0].augment.mirror
 
     def test_defaults_suit_the_images(self):
-        assert suited((32, 63)) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
-        assert suited((224, 64)) == ("mazzia2021_efficient_capsnet", *GROUPS["thesis"])
+        assert default_networks((32, 63)) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
+        assert default_networks((224, 64)) == ("mazzia2021_efficient_capsnet", *GROUPS["thesis"])
         for size in ((32, 32), (224, 224)):
-            assert all(recipe_for(name)[0] in list_recipes() for name in suited(size))
+            assert all(recipe_for(name)[0] in list_recipes() for name in default_networks(size))
         assert recipe_for("sabour2017_capsnet")[0] == "images-capsnet"
         assert recipe_for("forslov2018_capsnet1_init1")[0] == "forslov2018-capsnet1-init1-modern"
 
     def test_defaults_can_tell_two_classes(self):
         for size in ((32, 32), (64, 64)):
-            for name in suited(size):
+            for name in default_networks(size):
                 with torch.device("meta"):
                     create_model(**recipe_for(name)[1].model.to_dict(), image_size=size, channels=3, classes=2)
         assert recipe_for("forslov2018_emnet1_init1")[1].loss.spread_schedule == "linear"
 
     def test_words_for_networks(self):
-        assert names_of(["cnn-small", "hinton2018_cnn"]) == GROUPS["cnn-small"]
-        assert names_of(["hinton*small", "hinton2018_cnn"]) == NETWORKS
+        assert network_names(["cnn-small", "hinton2018_cnn"]) == GROUPS["cnn-small"]
+        assert network_names(["hinton*small", "hinton2018_cnn"]) == NETWORKS
 
 
 class TestErrors:
@@ -150,4 +149,4 @@ class TestErrors:
         monkeypatch.setattr(grid, "train_or_resume", diverge)
         plan = make_plan(ComparisonOptions(images, models=NETWORKS, rates=1, sizes=(1,), out=tmp_path))
         with pytest.raises(CapsellaError, match="capsules"):
-            trained.train_all(plan, Console(quiet=True))
+            results.train_all(plan, Console(quiet=True))

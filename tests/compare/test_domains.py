@@ -11,8 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.cli import main
-from capsella.compare import TransferOptions, transfer
-from capsella.compare.laboratories import _slug
+from capsella.compare import DomainOptions, compare_domains
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.training import load_run
 
@@ -39,27 +38,27 @@ def places(tmp_path_factory):
 def options(places, tmp_path_factory):
     short = {"size": 16, "channels": 1, "epochs": 1, "accelerator": "cpu", "seeds": 2}
     out = tmp_path_factory.mktemp("out")
-    return TransferOptions(tuple(places), recipes=("images-resnet",), out=out, **short)
+    return DomainOptions(tuple(places), recipes=("images-resnet",), out=out, **short)
 
 
 @pytest.fixture(scope="module")
 def found(options, few_images):
     text = io.StringIO()
-    return (*transfer(options, Console(file=text, width=200)), text.getvalue())
+    return (*compare_domains(options, Console(file=text, width=200)), text.getvalue())
 
 
 @pytest.fixture(scope="module")
 def few_images():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.compare.laboratories.CHOSEN_ON", 64)
+        patch.setattr("capsella.compare.domains.CHOSEN_ON", 64)
         yield
 
 
 def test_each_is_left_out_once(found, options, places):
     results, _, said = found
     others = {place: tuple(one for one in places if one != place) for place in places}
-    assert {one.tested_in: one.trained_in for one in results} == others
-    assert {one.tested_in: one.images for one in results} == dict(zip(places, (16, 24, 32), strict=True))
+    assert {one.tested_on: one.trained_on for one in results} == others
+    assert {one.tested_on: one.images for one in results} == dict(zip(places, (16, 24, 32), strict=True))
     assert "rings (16)" in said  # a class that the others do not have
     run = load_run(options.out / "images-resnet-lab0+lab1-seed1")
     assert (run.model.classes, run.recipe.balance, run.recipe.epoch_images) == (CLASSES, "sampling", 64)
@@ -68,31 +67,31 @@ def test_each_is_left_out_once(found, options, places):
 def test_a_class_that_no_laboratory_has_is_an_error(options, tmp_path):
     asked = replace(options, classes=("columns", "rowes"), out=tmp_path / "out")
     with pytest.raises(CapsellaError, match="rowes"):
-        transfer(asked, Console(file=io.StringIO()))
+        compare_domains(asked, Console(file=io.StringIO()))
 
 
 def test_the_numbers_are_those_of_the_networks(found, options):
-    one = next(one for one in found[0] if one.tested_in.endswith("lab2"))
-    hits = [json.loads((options.out / f"images-resnet-lab0+lab1-seed{k}" / "in-lab2.json").read_text()) for k in (0, 1)]
-    errors = [100 * (1 - np.mean(seed["right"])) for seed in hits]
-    assert one.each == pytest.approx(errors)
+    one = next(one for one in found[0] if one.tested_on.endswith("lab2"))
+    hits = [json.loads((options.out / f"images-resnet-lab0+lab1-seed{k}" / "on-lab2.json").read_text()) for k in (0, 1)]
+    errors = [100 * (1 - np.mean(seed["correct"])) for seed in hits]
+    assert one.errors == pytest.approx(errors)
     assert 100 * (1 - one.accuracy.estimate) == pytest.approx(np.mean(errors))
-    saved = json.loads((options.out / "transfer.json").read_text())
+    saved = json.loads((options.out / "domains.json").read_text())
     assert saved["classes"] == list(CLASSES)
-    assert [row["error_percent_by_seed"] for row in saved["results"]] == [row.each for row in found[0]]
+    assert [row["error_percent_by_seed"] for row in saved["results"]] == [row.errors for row in found[0]]
 
 
 def test_the_table(found, options):
-    text = (options.out / "transfer.txt").read_text()
+    text = (options.out / "domains.txt").read_text()
     assert text == found[1] + "\n"
     assert text.count("images-resnet") == 3
 
 
 def test_called_again_it_reads_what_is_there(found, options, monkeypatch):
     for name in ("evaluate", "load_run"):
-        monkeypatch.delattr(f"capsella.compare.laboratories.{name}")
+        monkeypatch.delattr(f"capsella.compare.domains.{name}")
     silent = io.StringIO()
-    assert transfer(options, Console(file=silent, width=200))[1] == found[1]
+    assert compare_domains(options, Console(file=silent, width=200))[1] == found[1]
     assert "run 1" not in silent.getvalue()
 
 
@@ -103,17 +102,17 @@ def test_other_images_than_its_runs_saw_are_an_error(options, places):
     missing = options.out / "images-resnet-lab0+lab1-seed1"
     Image.new("L", (16, 16)).save(new)
     with pytest.raises(CapsellaError, match="lab0"):
-        transfer(options, Console(quiet=True))
+        compare_domains(options, Console(quiet=True))
     result = (missing / "result.json").rename(options.out / "result.away")
     with pytest.raises(CapsellaError, match="lab0"):
-        transfer(options, Console(quiet=True))
+        compare_domains(options, Console(quiet=True))
     result.rename(missing / "result.json")
     new.unlink()
 
 
 def test_each_alone(options):
-    assert replace(options, train_on="one").trainings == [(place,) for place in options.laboratories]
-    assert len(replace(options, laboratories=options.laboratories[:2]).trainings[0]) == 1
+    assert replace(options, train_on="one").trainings == [(place,) for place in options.domains]
+    assert len(replace(options, domains=options.domains[:2]).trainings[0]) == 1
 
 
 def test_laboratories_that_do_not_fit(options, places, tmp_path):
@@ -122,12 +121,12 @@ def test_laboratories_that_do_not_fit(options, places, tmp_path):
         Image.new("L", (16, 16), 50 * brightness).save(tmp_path / "other" / kind / "1.png")
     other = (places[0], str(tmp_path / "other"))
     with pytest.raises(CapsellaError, match="classes"):
-        transfer(replace(options, laboratories=other, out=tmp_path / "out"), Console(quiet=True))
+        compare_domains(replace(options, domains=other, out=tmp_path / "out"), Console(quiet=True))
     for twice in (places[0], f"{places[0]}/"):
         with pytest.raises(ArgumentError):
-            replace(options, laboratories=(places[0], twice))
+            replace(options, domains=(places[0], twice))
     with pytest.raises(ArgumentError):
-        transfer(replace(options, recipes=("demo",), out=tmp_path / "out"), Console(quiet=True))
+        compare_domains(replace(options, recipes=("demo",), out=tmp_path / "out"), Console(quiet=True))
 
 
 def test_the_command(places, options, found, few_images, capsys):
@@ -137,6 +136,6 @@ def test_the_command(places, options, found, few_images, capsys):
 
 
 def test_laboratories_of_one_name_have_folders_of_their_own():
-    options = TransferOptions(("a/site", "b/site", "site1", "other"))
-    slugs = [_slug(place, options) for place in options.laboratories]
+    options = DomainOptions(("a/site", "b/site", "site1", "other"))
+    slugs = [options.slug(place) for place in options.domains]
     assert slugs == ["site1-1", "site2", "site1-3", "other"]

@@ -1,0 +1,254 @@
+"""Train on some domains, e.g. laboratories, and test on another, each left out in turn: does a network generalise?
+
+Classes are those that all domains have, by name. Each network sees equally many images, and each class of each domain
+equally often. Every image of a domain that was left out is tested; none of them chooses anything.
+"""
+
+import hashlib
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+
+from capsella.compare.verdict import Correct
+from capsella.data import (
+    Domain,
+    DomainData,
+    FolderData,
+    ImageSet,
+    common_classes,
+    copies_among,
+    load_data,
+    read_domain,
+    similar_names,
+    single_images,
+)
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
+from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
+from capsella.experiments import Row, Runner, check_none_diverged
+from capsella.files import write_json, write_text
+from capsella.image_options import Cells
+from capsella.papers.own_images import CHOSEN_ON
+from capsella.training import ComputeOptions, Recipe, RunFolder, load_run
+from capsella.training.recipes import get_recipe
+
+
+@dataclass(frozen=True)
+class DomainOptions:
+    """A comparison of several domains.
+
+    domains: two or more folders, .npz files or named sources. recipes: what is trained, for images of one's own. seeds:
+    their number. train_on: "others" trains on all domains except one and tests on that, "one" trains on each alone and
+    tests on every other; default: others for three or more. epochs: of 1,503 images each, whatever the domains have;
+    default: the recipe's. The other fields are those of `DomainData`.
+
+    Raises:
+        ArgumentError: a field is outside its range.
+    """
+
+    domains: tuple[str, ...]
+    recipes: tuple[str, ...] = ("images-efficient", "images-resnet")
+    seeds: int = 3
+    train_on: Literal["one", "others"] | None = None
+    epochs: int | None = None
+    size: int = 64
+    channels: Literal[1, 3] = 3
+    classes: tuple[str, ...] = ()
+    group: str | None = None
+    skip_broken: bool = False
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    out: Path = Path("runs") / "compare-domains"
+
+    def __post_init__(self) -> None:
+        different = len({Path(domain).resolve() for domain in self.domains}) == len(self.domains) > 1
+        check_argument(different, "be two or more different ones", domains=self.domains)
+        check_minimum(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
+
+    @property
+    def data(self) -> DomainData:
+        """How images are read."""
+        return DomainData(
+            self.domains, size=self.size, channels=self.channels, group=self.group, skip_broken=self.skip_broken
+        )
+
+    @property
+    def trainings(self) -> list[tuple[str, ...]]:
+        """The domains that networks are trained on together."""
+        if (self.train_on or ("others" if len(self.domains) > 2 else "one")) == "one":
+            return [(domain,) for domain in self.domains]
+        return [tuple(domain for domain in self.domains if domain != left_out) for left_out in self.domains]
+
+    def slug(self, domain: str) -> str:
+        """Return a domain's name in the names of folders."""
+        stems = [Path(one).resolve().stem for one in self.domains]
+        slugs = [stem if stems.count(stem) == 1 else f"{stem}{at}" for at, stem in enumerate(stems, 1)]
+        slug = slugs[number := self.domains.index(domain)]
+        return slug if slugs.count(slug) == 1 else f"{slug}-{number + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class DomainResult:
+    """A network on a domain that it never saw.
+
+    accuracy, balanced: shares with 95 % intervals. in_domain: accuracy on the test images of its own domains.
+    errors: of each seed, in per cent.
+    """
+
+    recipe: str
+    trained_on: tuple[str, ...]
+    tested_on: str
+    images: int
+    accuracy: Interval
+    balanced: Interval
+    in_domain: Interval
+    errors: list[float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {
+            "recipe": self.recipe,
+            "trained_on": self.trained_on,
+            "tested_on": self.tested_on,
+            "images": self.images,
+            "error_percent": 100 - 100 * self.accuracy.estimate,
+            "error_percent_by_seed": self.errors,
+            "accuracy": self.accuracy.to_dict(),
+            "balanced_accuracy": self.balanced.to_dict(),
+            "in_domain_accuracy": self.in_domain.to_dict(),
+        }
+
+
+def compare_domains(options: DomainOptions, console: Console) -> tuple[list[DomainResult], str]:
+    """Train what is missing, test, and write domains.json and domains.txt; return the results and the text.
+
+    Raises:
+        CapsellaError: domains without two classes in common, that cannot be read, whose images changed since a run, or
+            that `out` lies in; and what `train` raises.
+    """
+    options.data.check_outside(options.out)
+    crops = {name: _recipe(name).data.cells for name in options.recipes}
+    by_crop = {cells: _read_domains(options, cells) for cells in dict.fromkeys(crops.values())}
+    domains = next(iter(by_crop.values()))
+    classes = next(iter(domains.values())).images.classes
+    _print_domains(domains, console)
+    plan = [(name, trained_on) for trained_on in options.trainings for name in options.recipes]
+    rows = [_row(options, name, trained_on, classes) for name, trained_on in plan]
+    seeds = range(options.seeds)
+    trained = Runner(options.out, console, ComputeOptions(accelerator=options.accelerator)).results(rows, seeds)
+    check_none_diverged(trained, seeds, options.out)
+    results = []
+    for row, (name, trained_on) in zip(rows, plan, strict=True):
+        folders = [row.folder(options.out, seed) for seed in seeds]
+        splits = load_data(row.recipe.data)
+        for folder in folders:
+            RunFolder(folder).check_images(splits)
+        own = single_images(splits.test, "comparisons of domains")
+        in_domain = accuracy_interval(_correct(folders, "in-domain", own), _groups(own))
+        for domain in [domain for domain in options.domains if domain not in trained_on]:
+            images = by_crop[crops[name]][domain].images
+            correct, groups = _correct(folders, f"on-{options.slug(domain)}", images), _groups(images)
+            accuracy = accuracy_interval(correct, groups)
+            balanced = balanced_interval(correct, images.labels.numpy(), groups)
+            errors = [100 * float(1 - seed.mean()) for seed in correct]
+            results.append(DomainResult(name, trained_on, domain, len(images), accuracy, balanced, in_domain, errors))
+    text = domain_table(results, {_groups(domain.images) is not None for domain in domains.values()})
+    write_text(options.out / "domains.txt", text + "\n")
+    values = {"classes": classes, "results": [result.to_dict() for result in results]}
+    write_json(options.out / "domains.json", values)
+    return results, text
+
+
+def _read_domains(options: DomainOptions, cells: Cells) -> dict[str, Domain]:
+    """Read every domain, with the same classes."""
+    domains = {domain: read_domain(domain, replace(options.data, cells=cells)) for domain in options.domains}
+    sets = [domain.images for domain in domains.values()]
+    classes = options.classes or common_classes(sets, options.domains)
+    chosen = {name: domain.of_classes(classes) for name, domain in domains.items()}
+    for label in classes:
+        if not any(domain.images.counts()[label] for domain in chosen.values()):
+            known = {name for images in sets for name in images.classes}
+            raise CapsellaError(f"classes: no domain has images of {label!r}; {near_names(label, known)}")
+    return chosen
+
+
+def _print_domains(domains: dict[str, Domain], console: Console) -> None:
+    """Print what each domain has, and warn of copies of another's images, which would make the test too good."""
+    for name, domain in domains.items():
+        counts = ", ".join(f"{label} {count}" for label, count in domain.images.counts().items())
+        elsewhere = {label for other, one in domains.items() if other != name for label in one.left_out}
+        similar = similar_names(name, domain.left_out, elsewhere - set(domain.left_out))
+        console.print(f"{name}: {counts}", *domain.lines(), *similar, sep="\n", markup=False, soft_wrap=True)
+    names = list(domains)
+    for k, name in enumerate(names):
+        for other in names[:k]:
+            if copies := len(copies_among(domains[name].images, domains[other].images)):
+                text = f"WARNING: {pluralize(copies, 'image')} of {name} are copies of images of {other}"
+                console.print(text, soft_wrap=True)
+
+
+def _recipe(name: str) -> Recipe:
+    recipe = get_recipe(name)
+    if not isinstance(recipe.data, FolderData):
+        raise ArgumentError("recipes", "be for images of one's own, e.g. images-efficient", name)
+    return recipe
+
+
+def _row(options: DomainOptions, name: str, trained_on: tuple[str, ...], classes: tuple[str, ...]) -> Row:
+    default = _recipe(name)
+    data = replace(options.data, cells=default.data.cells, domains=trained_on, classes=classes)
+    epochs = options.epochs or default.epochs
+    recipe: Recipe = replace(default, data=data, balance="sampling", epochs=epochs, epoch_images=CHOSEN_ON)
+    where = "+".join(map(options.slug, trained_on))
+    return Row(slug=f"{name}-{where}", recipe_name=name, recipe=recipe, cost=name)
+
+
+def _groups(images: ImageSet) -> Groups | None:
+    return None if images.group is None else images.group.numpy()
+
+
+def _correct(folders: Sequence[Path], name: str, images: ImageSet) -> Correct:
+    """Return which images each run classifies correctly: read from NAME.json in its folder, or tested and written."""
+    pixels = hashlib.sha256(images.images.numpy().tobytes()).hexdigest()
+    shown, rows = {"labels": images.labels.tolist(), "pixels": pixels}, []
+    for folder in folders:
+        files = RunFolder(folder)
+        known = files.read(name) if (folder / f"{name}.json").exists() else {}
+        if {key: known.get(key) for key in shown} != shown:  # the user's own images may have changed
+            known = {**shown, "correct": evaluate(load_run(folder).model, images).correct.int().tolist()}
+            files.write(name, known)
+        rows.append(known["correct"])
+    return np.array(rows, bool)
+
+
+def domain_table(results: Sequence[DomainResult], grouped: set[bool]) -> str:
+    """Return a table for each domain that was left out, of at most 80 columns. grouped: whether domains have groups."""
+    lines: list[str] = []
+    for tested_on, trained_on in dict.fromkeys((one.tested_on, one.trained_on) for one in results):
+        rows = [one for one in results if (one.tested_on, one.trained_on) == (tested_on, trained_on)]
+        counts = sorted({one.images for one in rows})  # recipes that crop cells may leave out other files
+        number = pluralize(counts[0], "image") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} images, by recipe"
+        lines += [
+            *textwrap.wrap(f"tested on {tested_on} ({number})", 80),
+            *textwrap.wrap(f"trained on {', '.join(trained_on)}", 80, initial_indent="  ", subsequent_indent="    "),
+            f"  {'recipe':<22}{'in-domain err. %':>18}{'error %':>18}{'balanced acc. %':>20}",
+        ]
+        for one in rows:
+            in_domain, error = _percent(one.in_domain, is_error=True), _percent(one.accuracy, is_error=True)
+            lines.append(f"  {one.recipe:<22}{in_domain:>18}{error:>18}{_percent(one.balanced):>20}")
+        lines.append("")
+    units = "images" if grouped == {False} else "groups of images" if grouped == {True} else "images or groups of them"
+    seeds = len(results[0].errors)
+    over = f"means of {pluralize(seeds, 'seed')}, with 95 % intervals over {units}{' and seeds' if seeds > 1 else ''}"
+    lines.append(f"{over}; in-domain: test images of the domains it was trained on")
+    return "\n".join(line for text in lines for line in (textwrap.wrap(text, 80) if len(text) > 80 else [text]))
+
+
+def _percent(share: Interval, is_error: bool = False) -> str:
+    values = [100 * value for value in (share.estimate, share.low, share.high)]
+    if is_error:
+        values = [100 - values[0], 100 - values[2], 100 - values[1]]
+    return f"{values[0]:.1f} ({values[1]:.1f}–{values[2]:.1f})"
