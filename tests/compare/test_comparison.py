@@ -130,7 +130,7 @@ def test_seeds_are_added_and_the_latency_is_judged_anew(images, done, tmp_path):
     assert {path: after[path] for path in before} == before
     new = [path.parent.name for path in after if path not in before]
     assert len(new) == 4  # two networks, on all and half of the images
-    assert all(name.endswith("seed7") for name in new)
+    assert all(name.endswith("seed2") for name in new)
     for old, now in zip(once["networks"], added["networks"], strict=True):
         assert set(now["seeds"]) == {"0", "1", "2"}
         assert {seed: now["seeds"][seed] for seed in "01"} == old["seeds"]
