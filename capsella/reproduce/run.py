@@ -69,7 +69,8 @@ class Reproduction:
                 yield from compute_tasks(due, self.console, stopwatch)
                 return
             except NoMemoryError as error:
-                if self._begun is None or ray_cluster.current_cluster() is not None:  # other runs had begun and have ended, too
+                # On a cluster other runs had begun and have ended, too.
+                if self._begun is None or ray_cluster.current_cluster() is not None:
                     raise
                 self.too_large.append(self._begun)
                 stopwatch.cancel(self._begun.row.cost)
