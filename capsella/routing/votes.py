@@ -21,6 +21,7 @@ BLOCK = 1 << 17
 # A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
 # parent still has a mean, and gradients stay finite. Beside any child of activation 1e-4 it changes no float32 digit.
 LEAST_ACTIVATION = 1e-12
+FACTORS = "Tensor poses, Tensor weight, Tensor? vote_offset"  # of votes, in the schemas of operators
 
 
 @runtime_checkable
@@ -215,24 +216,18 @@ class FusedVotes:
         return self.inputs.poses, self.inputs.weight, self.inputs.vote_offset
 
 
-def _register(kind: str, argument: str, result: Callable[[RoutingShape], tuple[int, ...]]) -> None:
+def _register(kind: str, argument: str, schema: str, result: Callable[[RoutingShape], tuple[int, ...]]) -> None:
     """Register `capsella::capsule_conv_KIND`, a product of votes and of weights, or of parents' poses."""
 
     def fake(poses: Tensor, weight: Tensor, offset: Tensor | None, other: Tensor, sizes: Sequence[int]) -> Tensor:
         return poses.new_empty(result(RoutingShape._make(sizes)))
 
     def run(poses: Tensor, weight: Tensor, offset: Tensor | None, other: Tensor, sizes: Sequence[int]) -> Tensor:
-        filled = fake(poses, weight, offset, other, sizes)
-        _run(
-            f"vote_{kind}",
-            sizes,
-            (poses, weight, offset),
-            **{argument.replace("parents", "poses"): other, kind: filled},
-        )
-        return filled
+        product = fake(poses, weight, offset, other, sizes)
+        _run(f"vote_{kind}", sizes, (poses, weight, offset), **{argument: other, kind: product})
+        return product
 
-    schema = f"(Tensor poses, Tensor weight, Tensor? vote_offset, Tensor {argument}, SymInt[] sizes) -> Tensor"
-    define_operator(f"capsule_conv_{kind}", schema, run, fake)
+    define_operator(f"capsule_conv_{kind}", f"({FACTORS}, {schema}, SymInt[] sizes) -> Tensor", run, fake)
 
 
 def _empty_gradients(
@@ -279,8 +274,8 @@ def _differentiate_agreements(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
 
 
 if kernels is not None:
-    _register("sums", "weights", lambda shape: (shape.n, shape.c_out, shape.d))
-    _register("agreements", "parents", lambda shape: (shape.n, shape.i, shape.c_out))
+    _register("sums", "weights", "Tensor weights", lambda shape: (shape.n, shape.c_out, shape.d))
+    _register("agreements", "poses", "Tensor parents", lambda shape: (shape.n, shape.i, shape.c_out))
     define_operator(
         "capsule_conv_gradients",
         "(Tensor poses, Tensor weight, Tensor weights, Tensor parents, SymInt[] sizes) -> (Tensor, Tensor)",

@@ -34,11 +34,6 @@ def test_figure_2() -> None:
     assert kinds == ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear", "Sigmoid", "Unflatten"]
 
 
-def test_weights_keep_the_names_of_older_runs() -> None:
-    names = [f"layers.{place}.{kind}" for place in (0, 2, 6, 10, 14, 17) for kind in ("weight", "bias")]
-    assert list(ConvolutionalDecoder(5, (3, 64, 64), hidden=(2, 3, 4)).state_dict()) == names
-
-
 def with_upsizings_apart(decoder: ConvolutionalDecoder) -> torch.nn.Sequential:
     """DECODER NET as Figure 30 draws it, with the same weights."""
     apart: list[torch.nn.Module] = []

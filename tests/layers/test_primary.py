@@ -42,12 +42,6 @@ def test_relu_before_the_squash_is_an_option() -> None:
     torch.testing.assert_close(relu(features).poses, squash(maps))
 
 
-def test_capsules_are_float32_under_autocast() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        poses, activations = PrimaryCapsules(4, 2, 3, 3)(torch.randn(2, 4, 5, 5))
-    assert poses.dtype == activations.dtype == torch.float32
-
-
 def test_evenly_routed_capsules_share_each_vote_among_the_types() -> None:
     """The same convolution, divided by the number of types before its bias: one iteration of dynamic routing."""
     features = torch.randn(2, 4, 7, 7)

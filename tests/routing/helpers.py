@@ -140,8 +140,3 @@ def error(ours: Tensor, exact: Tensor) -> float:
     if not exact.numel():
         return 0.0
     return float((ours.detach().double() - exact.detach()).abs().max() / exact.detach().abs().max().clamp(min=1e-6))
-
-
-def smooth(routed: Any) -> list[Tensor]:
-    """Of dynamic and self-attention routing; lengths squared, as the ε in their gradient shows below about 1e-4."""
-    return [routed.poses, routed.activations.square(), routed.couplings]

@@ -1,7 +1,5 @@
 """`auto` warns once for each reason why it takes eager on a CPU, and never where eager was asked for or is meant."""
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,42 +112,3 @@ def test_who_warns_and_of_what(routing: Any, speed: str) -> None:
     with warned() as texts:
         layer(routing)(children())
     assert [speed in text for text in texts] == [True] * bool(speed)
-
-
-# In a process of its own, as the annotation checks of the tests cannot be traced.
-TRACED = """
-import warnings, torch
-from capsella import _native
-from capsella.errors import CapsellaWarning
-from capsella.layers import CapsuleConv2d
-from capsella.routing import DynamicRouting, EMRouting
-from capsella.types import Capsules
-
-class Poses(torch.nn.Module):
-    def __init__(self, routing):
-        super().__init__()
-        self.layer = CapsuleConv2d(2, 4, 3, 4, 2, routing=routing)
-
-    def forward(self, poses, activations):
-        return self.layer(Capsules(poses, activations)).poses
-
-warnings.simplefilter("error", CapsellaWarning)
-_native.UNAVAILABLE = "they are not built"
-children = torch.randn(2, 3, 3, 2, 4), torch.rand(2, 3, 3, 2)
-for layer in (Poses(DynamicRouting()), Poses(EMRouting())):
-    torch.export.export(layer, children, strict=True)
-    torch.export.export(layer, children, strict=False)
-    torch.jit.trace(layer, children, check_trace=False)  # the check calls the layer itself
-    torch.compile(layer, fullgraph=True, backend="eager")(*children)
-try:
-    layer(*children)
-except CapsellaWarning:
-    print("warned by the layer itself")
-"""
-
-
-@pytest.mark.slow
-def test_a_graph_that_is_traced_stays_one_and_does_not_warn() -> None:
-    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "warned by the layer itself\n"

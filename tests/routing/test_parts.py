@@ -16,7 +16,7 @@ from capsella.routing import (
     record,
 )
 from capsella.types import Capsules
-from tests.routing.helpers import assert_close, same_bits
+from tests.routing.helpers import assert_close
 
 TYPES, POSE, GRID = 3, 4, 6
 ROUTINGS: tuple[Routing, ...] = (SelfRouting(backend="eager"), SelfAttentionRouting(backend="eager"))
@@ -77,15 +77,6 @@ def test_parts_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert_near(name, gradients(module, given), slopes, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         assert_near(name, module(given), whole, rtol=1e-5, atol=1e-6)
-
-
-@every_layer
-def test_a_part_has_the_bits_of_its_images_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, given = layer(name), children(3)
-    small_parts(monkeypatch)
-    together = module(given)
-    alone = [module(Capsules(given.poses[k : k + 1], given.activations[k : k + 1])) for k in range(3)]
-    assert same_bits(together, tuple(map(torch.cat, zip(*alone, strict=True))))
 
 
 @every_layer

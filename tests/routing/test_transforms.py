@@ -69,19 +69,6 @@ def test_a_layer_has_what_the_reference_has(name, transform, monkeypatch) -> Non
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("transform", ["grad", "forward"])
-def test_a_large_convolution_has_what_pytorch_has(transform) -> None:
-    torch.manual_seed(0)
-    layer, images = LargeConv2d(128, 128, 11), torch.randn(8, 128, 28, 28)
-
-    def loss(x: Tensor) -> Tensor:
-        return layer(x).square().mean()
-
-    found = TRANSFORMS[transform](loss, images)
-    layer.eval()
-    torch.testing.assert_close(found, USUAL[transform](loss, images), rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.usefixtures("as_users_call")
 @needs_kernels
 def test_a_compiled_layer_keeps_its_kernels() -> None:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 import capsella
-from capsella.routing import DynamicRouting, EMRouting, Geometry, RoutingInputs, backends, capsule_votes
-from capsella.routing.votes import DenseVotes
+from capsella.routing import DynamicRouting, EMRouting, Geometry, RoutingInputs, backends
 
 pytest.importorskip("triton")  # published for Linux alone
 
@@ -105,22 +104,6 @@ def test_many_tiles(name: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert_close(run(layer, tensors, "triton", routing), run(layer, tensors, "eager", routing))
 
 
-def test_moments_for_any_shares() -> None:
-    """EM's shares are a softmax, whose gradient forgives a slip that is the same for all children."""
-    layer = LAYERS["one child a window"]
-    conv = routing_inputs(layer, inputs(layer))
-    votes, children = capsule_votes(conv)
-    fused, _ = triton_votes(conv)
-    shares = torch.ones_like(children).unsqueeze(1).repeat(1, 3, 1).requires_grad_()
-    both = []
-    for V in (fused, DenseVotes(votes)):
-        mu, variance = V.moments(shares)
-        both.append(
-            [mu, variance, *torch.autograd.grad((mu**3).sum() + variance.sum(), [shares, conv.poses, conv.weight])]
-        )
-    assert_close(*both)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("routing", [EM, DYNAMIC], ids=["em", "dynamic"])
 def test_computes_in_float32(dtype: torch.dtype, routing: Any) -> None:
@@ -133,23 +116,6 @@ def test_computes_in_float32(dtype: torch.dtype, routing: Any) -> None:
         assert ours.dtype == (torch.float32 if k < 2 else dtype)
         # Both sum in float32, in different orders, and routing magnifies what they round: either may be the luckier.
         assert error(ours, truth) < max(1e-5, 20 * error(theirs, truth)) + (rounding if k >= 2 else 0)
-
-
-def test_no_votes_are_kept() -> None:
-    layer = Layer(8, (2, 1), Geometry((2, 1)), (2, 2), (3, 16))
-    tensors: dict[str, Any] = {**inputs(layer), "vote_offset": None}
-    kept: list[int] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        betas = {key: tensors[key] for key in ("beta_u", "beta_a")}
-        replace(EM, backend="triton").route_windows(routing_inputs(layer, tensors), **betas)
-    votes = 8 * 4 * 3 * 16
-    assert kept
-    assert max(kept) < votes
 
 
 @pytest.mark.usefixtures("as_users_call")
