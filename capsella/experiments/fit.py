@@ -152,7 +152,7 @@ def reevaluate(
     Args:
         folder: the run folder.
         name: the JSON file, which is read if it exists.
-        images: whose test images are taken; or a function that returns the name of a set, and the set.
+        images: options, whose test images are loaded, or a function that returns the name of a set, and the set.
         change: from the trained network to the one that is tested.
 
     Returns:
@@ -207,7 +207,7 @@ class CorrectnessTable(NamedTuple):
         return cls(correct, _common([_unpack_groups(test["groups"]) for test in tests if "groups" in test]))
 
     def difference_from(self, other: "CorrectnessTable") -> Interval:
-        """Return the difference of accuracies (self − other) on the same images, as `difference_interval`.
+        """Return the difference of accuracies (self − other) on the same images (see `difference_interval`).
 
         Raises:
             ValueError: other images, or other groups.

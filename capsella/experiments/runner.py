@@ -1,4 +1,4 @@
-"""The one loop over trainings: tasks become runs, resumed where they were interrupted, with the time left."""
+"""The one loop over trainings. It turns tasks into runs, resumes interrupted ones and predicts the time left."""
 
 import io
 import time

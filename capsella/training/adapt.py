@@ -2,7 +2,7 @@
 
 Three ways, from the least to the most that changes:
 
-    statistics  means and variances of batch norms, taken anew on the images; labels are not used (AdaBN: Li, Wang,
+    statistics  means and variances of batch norms, recomputed on the images; labels are not used (AdaBN: Li, Wang,
                 Shi, Liu, Hou 2016, arXiv:1603.04779)
     last        also the weights of the last layer: the class capsules, or the linear layer
     all         also all other weights that the training changed, at a tenth of its learning rate
@@ -84,7 +84,7 @@ def _draw(images: ImageSet, number: int, options: AdaptOptions) -> ImageSet:
 
 
 def update_batch_norms(model: ImageClassifier, images: ImageSet) -> None:
-    """Take means and variances of all batch norms that are trained anew on these images, whatever their labels.
+    """Recompute means and variances of all trainable batch norms on these images, whatever their labels.
 
     Those of a frozen backbone stay: they belong to its weights.
     """

@@ -120,7 +120,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise CapsellaError(f"{path} does not exist; train again into another folder") from error
     except MemoryError:
         raise
-    except Exception as error:  # damaged bytes raise errors of every kind, whose texts advise to run what is there
+    except Exception as error:  # damaged bytes raise errors of many types, and their texts advise to execute the file
         if isinstance(error, OSError) and error.filename is not None:  # the system's; PyTorch's own name no file
             raise
         raise CapsellaError(

@@ -80,7 +80,7 @@ class ModelOptions:
         return ModelOptions(self.name, {**self.options, **options})
 
     def complete(self) -> "ModelOptions":
-        """Return it with the network's defaults filled in."""
+        """Return the options with the network's defaults filled in."""
         return ModelOptions(self.name, {**self.defaults(), **self.options})
 
     def defaults(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class ModelOptions:
         )
 
     def with_routing(self, name: str) -> "ModelOptions":
-        """Return it with another routing at its defaults.
+        """Return the options with another routing at its defaults.
 
         Raises:
             ValueError: no routing is registered under `name`, or the network has no capsules.
@@ -130,13 +130,13 @@ class ModelOptions:
         check_types(model_function(self.name), self.options, "model")
 
     def create(self, image_size: int | tuple[int, int], channels: int, classes: Any) -> "ImageClassifier":
-        """Return the network with fresh weights, as `create_model`."""
+        """Create the network with fresh weights (see `create_model`)."""
         from capsella.models import create_model
 
         return create_model(self.name, image_size=image_size, channels=channels, classes=classes, **self.options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it JSON-ready: {"name", **options}."""
+        """Return the options, JSON-ready: {"name", **options}."""
         from capsella.routing import Routing
 
         values = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in self.options.items()}
@@ -331,7 +331,7 @@ class ComputeOptions:
         check_fields(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it JSON-ready."""
+        """Return the options, JSON-ready."""
         return dataclasses.asdict(self)
 
 
@@ -381,7 +381,7 @@ class Recipe:
     epochs: int = bounded(50, 1)
     """Passes over the training images."""
     epoch_images: int | None = bounded(None, 1)
-    """An epoch has this many training images, drawn anew for each, instead of a pass over all. For sets so large that
+    """An epoch has this many training images, newly drawn for each, instead of a pass over all. For sets so large that
     you want to validate more often than after each pass."""
     balance: Balance = "none"
     """Treatment of rare classes: draw all classes evenly (sampling), or weigh their losses (weights); no image counts
@@ -434,12 +434,12 @@ class Recipe:
         return dataclasses.replace(self, model=self.model.replace(**options))
 
     def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> "Recipe":
-        """Return it with the measured range and scale of its images, so that later readers read them alike."""
+        """Return the recipe with the measured range and scale of its images, so that later readers read them alike."""
         data = self.data.with_measured(value_range, cell_radius)
         return self if data == self.data else dataclasses.replace(self, data=data)
 
     def with_network(self, name: str) -> "Recipe":
-        """Return it with another network, as `ModelOptions.of_network`.
+        """Return the recipe with another network (see `ModelOptions.of_network`).
 
         A CNN brings cross-entropy (sigmoid for pairs, whose images have two classes), capsules margin loss. The loss
         stays if both networks have capsules, or neither.
@@ -459,7 +459,7 @@ class Recipe:
         return dataclasses.replace(self, model=self.model.complete())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it JSON-ready; `Recipe.from_dict` reads it back."""
+        """Return the recipe, JSON-ready; `Recipe.from_dict` reads it back."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         values |= {"model": self.model.to_dict(), "data": self.data.to_dict()}
         return values | {group: dataclasses.asdict(values[group]) for group in ("augment", "loss", "optimizer")}

@@ -200,7 +200,7 @@ def keep_freed_memory() -> None:
     """Let glibc's allocator keep freed memory for the rest of the process.
 
     By default it asks the system for each array of more than 32 MiB, and returns it when it is freed. A training step
-    frees and allocates the same feature maps again and again, and the system clears every page anew, which takes a
+    frees and allocates the same feature maps again and again, and the system clears every page again, which takes a
     quarter of a step of CapsNet. The process then holds its largest memory until it ends.
 
     This does nothing with another allocator, or if the environment sets the allocator.

@@ -145,7 +145,7 @@ def resume(
 
 
 class Trainer:
-    """One training: model, optimizer, data and progress, and the steps that move them on."""
+    """One training: its model, optimizer, data and progress, and its steps."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Trainer:
         report_splits(self.splits, self.recipe.data, self.console)
 
     def _finish(self) -> None:
-        """Calibrate, and write summary.json, whose presence means that the training is complete."""
+        """Calibrate, and write summary.json; its presence means that training is complete."""
         splits, device = self.splits, self.fabric.device
         if not self.recipe.data.is_paired:
             calibrate_folder(self.files.path, splits.train, splits.validation, device, self.recipe.batch_size)
@@ -363,7 +363,7 @@ def time_steps(
 
     Args:
         recipe: what would be trained.
-        compute: where.
+        compute: where to train.
         seconds: for the steps on the clock, at least two of them.
         splits: the images, if they are loaded already.
 

@@ -91,7 +91,7 @@ class RunFolder:
 
     @property
     def is_final(self) -> bool:
-        """True if training is complete and its checkpoint deleted, as the runner does.
+        """True if training is complete and its checkpoint was deleted, which the runner does.
 
         Raises:
             CapsellaError: an adapted run, which has no training of its own.
@@ -209,7 +209,7 @@ class RunFolder:
             raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
 
     def read_compute(self) -> ComputeOptions:
-        """Read where the run was trained.
+        """Read the compute options of the run.
 
         Raises:
             CapsellaError: damaged.
@@ -220,7 +220,7 @@ class RunFolder:
             raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
 
     def write_compute(self, compute: ComputeOptions) -> None:
-        """Replace where the run was trained by where it goes on."""
+        """Replace the compute options by those with which the run goes on."""
         write_json(self.config, dict(read_json(self.config)) | {"compute": compute.to_dict()})
 
     def read_metrics(self) -> dict[str, Float[np.ndarray, " epochs"]]:

@@ -63,7 +63,7 @@ def load_splits(run: Run, *, skip_broken: bool = False) -> Splits:
 def load_run_splits(
     files: RunFolder, data: DataOptions, splits: Splits | None = None, *, skip_broken: bool = False
 ) -> Splits:
-    """Return the images of a run folder, as `load_splits`; `splits` are images that are loaded already."""
+    """Return the images of a run folder (see `load_splits`); `splits` are images that are loaded already."""
     if isinstance(data, FolderData) and not data.path.is_dir():
         raise CapsellaError(
             f"{no_folder(data.path)}; the images of {files.path} were there: put them back, or link to where they are "

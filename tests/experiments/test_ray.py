@@ -16,7 +16,7 @@ from capsella import ray_cluster
 from capsella.errors import CapsellaError
 from capsella.experiments import Row, Runner, Stopwatch, Task, compute_tasks
 from tests.papers.tiny import CNN, QUIET
-from tests.ray_cluster import from_outside, two_nodes
+from tests.ray_cluster import two_nodes
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +59,6 @@ def test_errors_and_output_of_a_worker_come_back_and_a_run_without_gpus_sees_non
                 list(compute_tasks([probe(name)], QUIET, Stopwatch()))
         assert len(list(compute_tasks([probe("gpus")], Console(file=text, width=200), Stopwatch()))) == 1
     assert "GPUs ''" in text.getvalue()
-
-
-@pytest.mark.slow
-def test_a_process_outside_the_cluster_gets_the_same_numbers(nodes, tmp_path):
-    made, _ = nodes
-    rows = [row(1)]
-    with from_outside(made) as address, ray_cluster.ray_session(ray_cluster.ClusterOptions(on=address)):
-        found = Runner(tmp_path / "there", QUIET).results(rows, [0])
-    assert numbers(found) == numbers(Runner(tmp_path / "here", QUIET).results(rows, [0]))
 
 
 @pytest.mark.slow
