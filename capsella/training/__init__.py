@@ -18,16 +18,10 @@ if TYPE_CHECKING:
         update_batch_norms,
     )
     from capsella.training.calibrate import calibrate_model, calibrate_run, fit_ood_detector
-    from capsella.training.config import (
-        AdaptOptions,
-        AugmentOptions,
-        ComputeOptions,
-        ModelOptions,
-        OptimizerOptions,
-        Recipe,
-    )
+    from capsella.training.config import AdaptOptions, AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions
     from capsella.training.devices import is_first_process, is_launched_first
     from capsella.training.loop import resume, train
+    from capsella.training.recipe import Recipe
     from capsella.training.recipes import get_recipe, read_recipe, recipe_modules, save_recipe, train_command
     from capsella.training.run import Run, RunFolder, load_run, new_run_folder, run_names
     from capsella.training.run_splits import load_run_splits, load_splits

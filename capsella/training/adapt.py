@@ -33,7 +33,8 @@ from capsella.models import ImageClassifier
 from capsella.models.inference import device_of, inference, without_decoder
 from capsella.progress import tracked
 from capsella.training.augment import Augment
-from capsella.training.config import AdaptOptions, OptimizerOptions, Recipe
+from capsella.training.config import AdaptOptions, OptimizerOptions
+from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder
 from capsella.uncertainty import fit_calibration, weights_digest
 

@@ -13,7 +13,7 @@ from capsella.data.batching import balanced_order, epoch_order, even_shares
 from capsella.data.splits import LabelledImages
 from capsella.data.summary import UNEVEN
 from capsella.errors import pluralize
-from capsella.training.config import Recipe
+from capsella.training.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The configuration of a training: network, augmentation, optimizer, compute, and the recipe that holds them.
+"""Options of a training: network, augmentation, optimizer, compute. `Recipe` holds those that decide its result.
 
 PyTorch, networks and routings are imported where they are used: the command line reads these options without them.
 """
@@ -9,14 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import tyro
 
-from capsella.data import DataOptions
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_types, near_names, unknown_name
-from capsella.image_options import ValueRange
-from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
+from capsella.errors import check_argument, check_types, unknown_name
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +29,6 @@ Balance = Literal["auto", "none", "sampling", "weights"]
 FROM_DATA = ("image_size", "channels", "classes")
 # Bits of a seed: results are known by seeds, which should be short.
 SEED_BITS = 22
-AnyOptions = TypeVar("AnyOptions")
 
 
 def bounded(default: Any, low: float, high: float = math.inf, *, ends: str = "[]") -> Any:
@@ -358,152 +354,3 @@ class AdaptOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that decides what a training computes: equal recipes on equal hardware and versions compute the same.
-
-    Raises:
-        ArgumentError: a field is out of range.
-    """
-
-    model: ModelOptions
-    """The network; its image size, channels and classes come from the data."""
-    data: DataOptions
-    """The images."""
-    augment: AugmentOptions = field(default_factory=AugmentOptions)
-    """Random changes of the training images."""
-    loss: LossOptions = field(default_factory=LossOptions)
-    """The loss function."""
-    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
-    """The optimizer and its schedule."""
-    epochs: int = bounded(50, 1)
-    """Passes over the training images."""
-    epoch_images: int | None = bounded(None, 1)
-    """An epoch has this many training images, newly drawn for each, instead of a pass over all. For sets so large that
-    you want to validate more often than after each pass."""
-    balance: Balance = "none"
-    """Treatment of rare classes: draw all classes evenly (sampling), or weigh their losses (weights); no image counts
-    more than five times. The epoch is then chosen by the balanced error, the mean over classes. `auto`: sampling if the
-    largest class has at least 1.5 times the training images of the smallest; a run keeps its choice."""
-    batch_size: int = bounded(128, 1)
-    """Images per step, over all devices together."""
-    keep: Literal["best", "last"] = "best"
-    """The epoch whose weights are kept: the one with the lowest validation error and, at an equal error, the lowest
-    loss; or the last one, which suits a learning rate that ends at zero, and few validation images."""
-    patience: int | None = bounded(None, 1)
-    """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
-    stop_at_error: float | None = bounded(None, 0, 100)
-    """Stop after the first epoch with at most this error in per cent and keep its weights, so that networks compare at
-    an equal error; with `--epoch-images`, at a finer grain than whole passes. If no epoch reaches it, the training runs
-    to its end, and summary.json reports that."""
-    stop_on: Literal["validation", "test"] = "validation"
-    """The images whose error `--stop-at-error` compares: test follows papers that test on another set."""
-    seed: int = bounded(0, 0, 2**SEED_BITS - 1)
-    """Seed of the weights, the order of the images, augmentation and dropout."""
-    deterministic: bool = False
-    """Refuse operations whose result may differ from run to run."""
-    precision: Precision = "32-true"
-    """float32, or convolutions and dense layers in bfloat16, and on processors with AVX512-BF16 the products of EM
-    routing's votes; all other routing runs in float32. `auto`: bfloat16 if this machine is clearly faster with it
-    (`capsella info` shows it); a run keeps its choice."""
-    channels_last: bool = False
-    """Store feature maps with the channels last, which can make convolutions of many channels faster."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for group in (self, self.model.options, self.data, self.augment, self.loss, self.optimizer):
-            _check_finite(group)
-        for option in self.model.options.values():
-            if dataclasses.is_dataclass(option):  # a routing, whose module imports PyTorch
-                from capsella.routing.base import check_saved
-
-                check_saved(option)  # type: ignore[arg-type]
-        if self.keep == "last":
-            check_argument(self.patience is None, "be None if the last epoch is kept", patience=self.patience)
-        if self.data.is_paired:
-            check_argument(self.balance in ("auto", "none"), "be 'none' for pairs", balance=self.balance)
-            changes = self.augment.changes()
-            check_argument(not changes, "be off for pairs, which are shifted when they are drawn", augment=changes)
-            rule = f"be {' or '.join(FOR_TWO_CLASSES)} for pairs"
-            check_argument(self.loss.name in FOR_TWO_CLASSES, rule, loss=self.loss.name)
-
-    def with_model(self, **options: Any) -> "Recipe":
-        """Return the recipe with other values of these options of its network."""
-        return dataclasses.replace(self, model=self.model.replace(**options))
-
-    def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> "Recipe":
-        """Return the recipe with the measured range and scale of its images, so that later readers read them alike."""
-        data = self.data.with_measured(value_range, cell_radius)
-        return self if data == self.data else dataclasses.replace(self, data=data)
-
-    def with_network(self, name: str) -> "Recipe":
-        """Return the recipe with another network (see `ModelOptions.of_network`).
-
-        A CNN brings cross-entropy (sigmoid for pairs, whose images have two classes), capsules margin loss. The loss
-        stays if both networks have capsules, or neither.
-
-        Raises:
-            ValueError: no network is registered under `name`.
-        """
-        model, loss = self.model.of_network(name), self.loss
-        had_capsules, has_capsules = ("routing" in options.complete().options for options in (self.model, model))
-        if had_capsules != has_capsules:
-            of_cnn: Classification = "sigmoid_cross_entropy" if self.data.is_paired else "cross_entropy"
-            loss = dataclasses.replace(loss, name="margin" if has_capsules else of_cnn)
-        return dataclasses.replace(self, model=model, loss=loss)
-
-    def complete(self) -> "Recipe":
-        """Return the recipe with every option of its network, defaults included."""
-        return dataclasses.replace(self, model=self.model.complete())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the recipe, JSON-ready; `Recipe.from_dict` reads it back."""
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        values |= {"model": self.model.to_dict(), "data": self.data.to_dict()}
-        return values | {group: dataclasses.asdict(values[group]) for group in ("augment", "loss", "optimizer")}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Recipe":
-        """Read what `to_dict` returned.
-
-        Raises:
-            CapsellaError: a field is missing, unknown or out of range.
-        """
-        try:
-            optimizer = dict(values["optimizer"])
-            if isinstance(optimizer.get("drops"), list):  # JSON has lists for tuples
-                optimizer["drops"] = tuple(optimizer["drops"])
-            groups = {
-                "model": ModelOptions.from_dict(values["model"]),
-                "data": DataOptions.from_dict(values["data"]),
-                "augment": _read(AugmentOptions, values["augment"], "augment"),
-                "loss": _read(LossOptions, values["loss"], "loss"),
-                "optimizer": _read(OptimizerOptions, optimizer, "optimizer"),
-            }
-            return _read(cls, {**values, **groups})
-        except KeyError as error:
-            raise CapsellaError(f"not a recipe of this version of capsella: the field {error} is missing") from error
-        except (AttributeError, TypeError, ValueError) as error:
-            raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
-
-
-def _read(kind: type[AnyOptions], values: Mapping[str, Any], group: str = "") -> AnyOptions:
-    """Return a dataclass of values that were read, each checked against its field's type."""
-    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for name, value in values.items():
-        if name not in known:
-            raise ArgumentError(f"{group}.{name}".lstrip("."), "be a field", value, near_names(name, known))
-    check_types(kind, values, group)
-    return kind(**values)
-
-
-def _check_finite(group: Any) -> None:
-    """Check that no field of a dataclass, and no option of a network, is infinite or NaN."""
-    if dataclasses.is_dataclass(group):
-        group = {item.name: getattr(group, item.name) for item in dataclasses.fields(group)}
-    for name, value in group.items():
-        if dataclasses.is_dataclass(value):
-            _check_finite(value)
-        check_argument(not isinstance(value, float) or math.isfinite(value), "be a finite number", **{name: value})

@@ -15,8 +15,9 @@ import torch
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_global
-from capsella.training.config import ComputeOptions, Recipe
+from capsella.training.config import ComputeOptions
 from capsella.training.precision import kind_of
+from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # takes nearly two seconds to import
     from lightning_fabric import Fabric

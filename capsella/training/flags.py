@@ -14,7 +14,8 @@ import docstring_parser
 from capsella.data.options import KINDS
 from capsella.errors import check_argument
 from capsella.losses import LossOptions
-from capsella.training.config import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
+from capsella.training.config import AugmentOptions, ModelOptions, OptimizerOptions
+from capsella.training.recipe import Recipe
 
 # The dataclasses behind each part of a recipe. Which of the data classes it is depends on the source.
 GROUPS: dict[str, tuple[type, ...]] = {

@@ -26,8 +26,9 @@ from capsella.training.augment import Augment
 from capsella.training.balance import class_weights, epoch_rows, resolve_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
-from capsella.training.config import ComputeOptions, Recipe
+from capsella.training.config import ComputeOptions
 from capsella.training.metrics import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
+from capsella.training.recipe import Recipe
 from capsella.training.resolve import resolve_auto
 from capsella.training.run import Run, RunFolder, load_run
 from capsella.training.run_splits import keep_split, load_run_splits, report_splits

@@ -13,8 +13,9 @@ from typing import Any
 from capsella.errors import CapsellaError, errors_of, unknown_name
 from capsella.files import write_json
 from capsella.routing import Routing
-from capsella.training.config import ModelOptions, Recipe
+from capsella.training.config import ModelOptions
 from capsella.training.flags import recipe_fields, with_fields
+from capsella.training.recipe import Recipe
 
 RecipeFunction = Callable[[], Recipe]
 RECIPES: dict[str, RecipeFunction] = {}

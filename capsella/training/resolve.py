@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from capsella import _native
 from capsella.routing import EMRouting
-from capsella.training.config import ComputeOptions, Recipe
+from capsella.training.config import ComputeOptions
 from capsella.training.devices import set_threads
 from capsella.training.precision import choose_precision, kind_of
+from capsella.training.recipe import Recipe
 
 
 def resolve_auto(recipe: Recipe, compute: ComputeOptions) -> tuple[Recipe, list[str]]:

@@ -16,9 +16,10 @@ from capsella.environment import environment
 from capsella.errors import ArgumentError, CapsellaError, check_argument, near_names, pluralize
 from capsella.files import alone_in, read_json, write_json
 from capsella.models import ImageClassifier
-from capsella.training.config import ComputeOptions, Recipe
+from capsella.training.config import ComputeOptions
 from capsella.training.devices import is_first_of_training
 from capsella.training.metrics import read_metrics
+from capsella.training.recipe import Recipe
 from capsella.training.recipes import flatten
 from capsella.training.resolve import with_resolved_from
 

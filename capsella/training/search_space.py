@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from capsella.errors import CapsellaError, check_argument, near_names
 from capsella.models.base import model_function
 from capsella.routing import DynamicRouting, EMRouting, Routing
-from capsella.training.config import Recipe
+from capsella.training.recipe import Recipe
 from capsella.training.recipes import flatten
 
 Label = bool | int | float | str | None  # how a study stores a value

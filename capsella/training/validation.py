@@ -11,8 +11,8 @@ from capsella.losses import LossOptions, count_errors, predicted_classes, total_
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
 from capsella.training.checkpoint import EpochRow, Progress
-from capsella.training.config import Recipe
 from capsella.training.devices import peak_memory_mib
+from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -13,7 +13,7 @@ from capsella.errors import CapsellaError
 from capsella.export.graph import with_backend
 from capsella.models import ImageClassifier
 from capsella.models.base import shipped_parameters
-from capsella.training.config import Recipe
+from capsella.training.recipe import Recipe
 
 # PyTorch with packed weights and native kernels, and ONNX Runtime if it is installed. The other backends take longer to
 # prepare than to time.

@@ -6,8 +6,8 @@ from dataclasses import replace
 from capsella.errors import ArgumentError, pluralize
 from capsella.experiments.search.options import TRIALS, SearchOptions
 from capsella.losses.options import STAIR
-from capsella.training.config import Recipe
 from capsella.training.loop import StepTime
+from capsella.training.recipe import Recipe
 
 SHORTEST = 9  # epochs of a shortened training: its rungs then end after 1, 3 and 9 epochs
 FEWEST_STEPS = 2  # of a shortened epoch
