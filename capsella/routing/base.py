@@ -70,7 +70,7 @@ class Routing(ABC):
 
     @property
     def has_activations(self) -> bool:
-        """Whether parents have activations; without, a network must read its classes off their poses."""
+        """True if parents have activations; without them a network must read its classes off their poses."""
         return self.activation_kind != "none"
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What the routings share: checks of arguments, squashes, the state of autograd, and batches routed in chunks."""
+"""Shared pieces of the routings: checks of arguments, squashes, the state of autograd, and batches in chunks."""
 
 from collections.abc import Callable
 from numbers import Integral

@@ -63,7 +63,7 @@ def triton_votes(inputs: RoutingInputs) -> tuple["TritonVotes", Tensor]:
     "capsella::vote_sums", mutates_args=(), schema=f"({FACTORS}, Tensor shares, Tensor? mu) -> Tensor"
 )
 def _vote_sums(*inputs: Any) -> Tensor:
-    """[1 n j d], or [2 n j d] where μ is given."""
+    """Return `Factors.sums`."""
     factors, (shares, mu) = Factors(*inputs[:5]), inputs[5:]
     constants = factors.constants
     area, windows, d = factors.poses.shape[1:3].numel(), len(shares), constants["R"] * constants["E"]
@@ -87,7 +87,7 @@ def _(*inputs: Any) -> Tensor:
     "capsella::vote_scores", mutates_args=(), schema=f"({FACTORS}, Tensor alpha, Tensor? mu, Tensor? beta) -> Tensor"
 )
 def _vote_scores(*inputs: Any) -> Tensor:
-    """[n j i]."""
+    """Return `Factors.scores`."""
     factors, (alpha, mu, beta) = Factors(*inputs[:5]), inputs[5:]
     constants = factors.constants
     area, windows = factors.poses.shape[1:3].numel(), len(alpha)
@@ -112,7 +112,7 @@ def _(*inputs: Any) -> Tensor:
     "-> (Tensor, Tensor, Tensor)",
 )
 def _vote_gradients(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the pose of each child of each window [n i p], the weight, and each such child's offset [n i d]."""
+    """Return the gradients of the poses of each window's children [n i p], the weight, and their offsets [n i d]."""
     factors, (shares, alpha, mu, beta, offset_wanted) = Factors(*inputs[:5]), inputs[5:]
     poses, weight, constants = factors.poses, factors.weight, factors.constants
     area, windows, children = poses.shape[1:3].numel(), len(alpha), shares.shape[2]

@@ -44,7 +44,7 @@ def _rows(block, windows, SITES: tl.constexpr, R: tl.constexpr, RP: tl.constexpr
 @triton.jit
 @no_type_check
 def _columns(block, C_OUT: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, BC: tl.constexpr):
-    """Of a tile's columns [BC]: parent type, element of a row of its pose, existence."""
+    """Return for a tile's columns [BC]: parent type, element of a row of its pose, existence."""
     column = tl.arange(0, BC)
     j = block * (BC // EP) + column // EP
     e = column % EP
