@@ -136,24 +136,6 @@ def test_the_published_file(root, zipped):
     assert "1 of 3 files" in row.found
 
 
-def test_the_published_batches(root):
-    images = np.random.default_rng(0).integers(0, 256, (64, 40, 40), dtype=np.uint8)
-    labels = np.arange(64, dtype=np.uint8) % 10
-    for number in range(32):
-        of_batch = slice(2 * number, 2 * number + 2)
-        path = write_published(root, images[of_batch], labels[of_batch], f"test_batches/{number + 1}.mat")
-    test = load_data(replace(OPTIONS, name="affnist")).test
-    assert np.array_equal(test.images[:, 0].numpy(), images)
-    assert test.labels.tolist() == labels.tolist()
-    path.write_bytes(b"half a file")
-    with pytest.raises(CapsellaError, match=r"32\.mat"):
-        load_data(replace(OPTIONS, name="affnist"))
-    path.unlink()
-    path.with_name("10.mat").unlink()
-    with pytest.raises(CapsellaError, match="test_batches"):
-        load_data(replace(OPTIONS, name="affnist"))
-
-
 def test_a_broken_published_file(root):
     path = write_published(root, np.zeros((3, 39, 40), np.uint8), np.zeros(3, np.uint8))
     with pytest.raises(CapsellaError, match=r"test\.mat"):

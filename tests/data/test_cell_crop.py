@@ -108,21 +108,6 @@ def test_reading_cuts_cells_and_says_what_it_cannot(tmp_path):
         read_image(file, cut=CellCut(False))
 
 
-def test_a_folder_is_read_with_its_cells_cut(tmp_path):
-    for name, lobes in (("one", 1), ("two", 2)):
-        (tmp_path / name).mkdir()
-        for k in range(6):
-            place = (90 + 5 * k, 120 - 4 * k)
-            Image.fromarray(drawn(200 + 20 * k, place, 24 + k, lobes)).save(tmp_path / name / f"{k}.png")
-    options = FolderData(tmp_path, size=32, cells="matched", test=0.4, validation=0.4)
-    splits = load_data(options)
-    assert splits.image_size == (32, 32)
-    assert splits.train.images[:, :, 16, 0].float().mean() > 100  # background or cytoplasm, no red cell
-    Image.fromarray(np.full((60, 60, 3), 235, np.uint8)).save(tmp_path / "one" / "empty.png")
-    with pytest.raises(CapsellaError, match=r"empty\.png"):
-        load_data(options)
-
-
 def test_cells_of_one_laboratory_keep_their_sizes(tmp_path):
     for name, radius in (("large", 24), ("small", 16)):
         (tmp_path / name).mkdir()

@@ -50,13 +50,6 @@ def test_twelve_bits_are_not_black_and_the_range_is_of_training_images_alone(cam
     assert torch.equal(again, splits.test.images[0])
 
 
-def test_a_range_that_is_given_is_taken(camera: Path):
-    splits = folder(camera, range=(0.0, 8000.0))
-    assert splits.value_range == (0, 8000)
-    assert abs(int(splits.train.images.max()) - 127.5) < 1
-    assert "values 0 to 8,000 become 0 to 255, as set" in splits.notes[0]
-
-
 def test_single_hot_pixels_do_not_set_the_range(camera: Path):
     hot = np.full((400, 400), 500, dtype=np.uint16)
     hot[200:] = 900
@@ -120,12 +113,6 @@ def test_values_that_are_all_the_same_have_no_range(camera: Path):
 def test_colour_of_16_bits_is_read_to_its_lower_byte(tmp_path: Path, content: bytes):
     (tmp_path / "a.tif").write_bytes(content)
     assert np.array_equal(read_image(tmp_path / "a.tif", value_range=TWELVE).permute(1, 2, 0).numpy(), SCALED)
-
-
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_grey_of_16_bits_in_both_byte_orders(tmp_path: Path, order: str):
-    (tmp_path / "a.tif").write_bytes(tiff(RGB[..., 0], order))
-    assert np.array_equal(read_image(tmp_path / "a.tif", value_range=TWELVE)[0].numpy(), SCALED[..., 0])
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ from capsella.data.domains import common_classes
 from capsella.data.images import join
 from capsella.data.loaded_source import LoadedSource, load_source
 from capsella.errors import CapsellaError
-from capsella.papers.own_images import images_efficient
-from capsella.training.balance import epoch_rows, resolve_balance
 
 SIZE = 32
 
@@ -110,16 +108,6 @@ def test_an_umlaut_is_the_same_however_it_is_written():
     assert common_classes([images, mapped], ["there", "here"]) == (two, "x")
 
 
-def test_a_class_of_one_image_is_tested_and_not_learned_from():
-    images = torch.arange(21, dtype=torch.uint8).view(21, 1, 1, 1).expand(-1, 1, 2, 2)
-    labels = torch.cat([torch.zeros(20), torch.ones(1)]).long()
-    drawn, rest, _ = draw_labelled(ImageSet(images, labels, ("x", "y")), 10, 0)
-    assert (drawn.counts(), rest.counts()) == ({"x": 10, "y": 0}, {"x": 10, "y": 1})
-    singles = ImageSet(images[:2], torch.tensor([0, 1]), ("x", "y"))
-    with pytest.raises(CapsellaError):
-        draw_labelled(singles, 10, 0)
-
-
 class TestSeveralInOneTraining:
     @pytest.fixture
     def together(self, places) -> DataOptions:
@@ -175,15 +163,6 @@ class TestSeveralInOneTraining:
         assert shared > 0
         (note,) = splits.notes
         assert f"{shared} of {len(splits.test)} test images" in note
-
-    def test_each_class_of_each_is_drawn_as_often(self, together):
-        recipe = replace(images_efficient(), data=together, epoch_images=400)
-        train = load_data(together).train
-        recipe, _ = resolve_balance(recipe, train)
-        order = epoch_rows(recipe, train, torch.Generator().manual_seed(0))
-        cells = 2 * train.metadata["domain"] + train.labels
-        assert cells.bincount().tolist() != [100] * 4
-        assert cells[order].bincount().tolist() == [100] * 4
 
 
 @pytest.mark.parametrize("patients", [4, 10, 20])

@@ -83,12 +83,6 @@ def test_what_cannot_be_parted_is_an_error():
         hold_out(make_set([0, 0, 1, 1], [0, 1, 2, 2]), 0.2, 0)
 
 
-def test_a_class_without_images_is_no_hindrance():
-    kept, held = hold_out(make_set([0, 0, 2, 2]), 0.5, 0)
-    assert sorted(held.labels.tolist()) == [0, 2]
-    assert kept.counts() == {"class0": 1, "class1": 0, "class2": 1}
-
-
 def test_fewer_images_a_class_are_a_part_of_more():
     images = make_set([0] * 30 + [1] * 20 + [2] * 4)
     small, large, other = (images.subset(limit_per_class(images.labels, *how)) for how in ((5, 7), (15, 7), (5, 8)))

@@ -59,14 +59,6 @@ def test_batches_are_scaled_to_one_and_leave_nothing_out():
     assert torch.equal(torch.cat([labels for _, labels, _ in seen]), images.labels)
 
 
-def test_batches_follow_the_order():
-    images = make_set(5)
-    ((pixels, labels, parts),) = batches(images, 9, order=torch.tensor([4, 1, 1]))
-    assert torch.equal(pixels * 255, images.images[[4, 1, 1]].float())
-    assert labels.tolist() == [0, 1, 1]
-    assert parts is None
-
-
 def test_some_classes_alone():
     images = ImageSet(
         torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1),

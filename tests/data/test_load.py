@@ -6,23 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from sklearn.datasets import load_digits
 
 from capsella.data import (
-    FolderData,
     ImageSet,
     NamedData,
     Splits,
     contact_sheet,
-    describe,
     load_data,
     source_table,
 )
 from capsella.data.npz import load_arrays
 from capsella.errors import CapsellaError
-
-from .split_files import write_split_file
 
 DATA = os.environ.get("CAPSELLA_DATA", "")
 
@@ -108,6 +103,7 @@ def test_a_contact_sheet_of_large_images_has_thumbnails():
     assert max(contact_sheet(images).size) < 1500
 
 
+@pytest.mark.slow
 @needs("mnist/train-images-idx3-ubyte.gz")
 def test_the_real_mnist():
     splits = load_data(NamedData("mnist"))
@@ -129,33 +125,6 @@ def thin(file: str, root: Path) -> None:
     np.savez(root / file, **arrays)  # type: ignore[arg-type]
 
 
-@needs("wbc/pbc_subset_224.npz")
-def test_the_real_pbc_comes_back_from_a_class_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
-    thin("wbc/pbc_subset_224.npz", tmp_path)
-    packed = load_data(NamedData("pbc"))
-    assert (packed.image_size, packed.channels, len(packed.train)) == ((224, 224), 3, 144)
-    for images in packed.named().values():
-        for pixels, file in zip(images.images, _in_folder(images).files or (), strict=True):
-            (tmp_path / "cells" / file).parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "cells" / file, compress_level=1)
-    named = [_in_folder(images) for images in packed.named().values()]
-    write_split_file(Splits("cells", *named), tmp_path / "split.csv")
-    unpacked = load_data(FolderData(tmp_path / "cells", split_file=tmp_path / "split.csv"))
-    for before, after in zip(named, unpacked.named().values(), strict=True):
-        order = np.argsort(before.files or ())
-        assert tuple(np.array(before.files)[order]) == after.files
-        assert torch.equal(before.images[order], after.images)
-        assert torch.equal(before.labels[order], after.labels)
-
-
-def _in_folder(images: ImageSet) -> ImageSet:
-    """The same images, called as they are in a folder of classes."""
-    files = images.files or ()
-    names = [f"{images.classes[label]}/{Path(file).stem}.png" for label, file in zip(images.labels, files, strict=True)]
-    return ImageSet(images.images, images.labels, images.classes, tuple(names))
-
-
 @needs("wbc/bccd_augmented_128x96.npz")
 def test_the_real_bccd_keeps_copies_of_a_photograph_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
@@ -165,10 +134,3 @@ def test_the_real_bccd_keeps_copies_of_a_photograph_together(tmp_path: Path, mon
     sides = [set(images.metadata["photo"].tolist()) for images in splits.named().values()]
     assert sum(map(len, sides)) == len(set.union(*sides)) > 300
     assert all(0.05 < splits.validation.counts()[name] / splits.train.counts()[name] < 0.3 for name in splits.classes)
-
-
-@needs("wbc/segmentation_wbc_1.npz")
-def test_the_real_segmentation_set_goes_without_its_one_basophil():
-    splits = load_data(NamedData("segmentation-wbc", size=32))
-    totals = {row.name: row.train + row.validation + row.test for row in describe(splits)}
-    assert totals == {"eosinophil": 22, "lymphocyte": 53, "monocyte": 48, "neutrophil": 176}

@@ -94,17 +94,6 @@ def test_what_a_split_file_leaves_unused_is_not_read(cells: Path, tmp_path: Path
     assert load_data(folder(cells, split_file=tmp_path / "split.csv")).classes == CLASSES[:2]
 
 
-def test_a_folder_that_is_split_already_comes_back(cells: Path, tmp_path: Path):
-    for split, numbers in (("train", range(15)), ("test", range(15, 20))):
-        for name in CLASSES:
-            (tmp_path / "parted" / split / name).mkdir(parents=True)
-            for number in numbers:
-                (cells / name / f"{number:02}.png").rename(tmp_path / "parted" / split / name / f"{number:02}.png")
-    options = folder(tmp_path / "parted", per_class=3)
-    save_split(options, tmp_path / "split.csv")
-    assert_same(load_data(options), load_data(folder(tmp_path / "parted", split_file=tmp_path / "split.csv")))
-
-
 @pytest.mark.parametrize("name", ["npz", "digits"])
 def test_images_without_names_of_their_own_are_counted(name: str, packed: Path, tmp_path: Path):
     options = npz(packed, **LIMITS) if name == "npz" else NamedData(**LIMITS)  # type: ignore[arg-type]

@@ -54,12 +54,6 @@ def test_every_layout_gives_the_same_pixels(tmp_path: Path, layout: str):
     assert torch.equal(everything(write(tmp_path / "a.npz", **arrays)), expected)
 
 
-def test_grey_images_need_no_channel_axis(tmp_path: Path):
-    splits = load_data(write(tmp_path / "a.npz", images=PIXELS[..., 0], labels=LABELS, classes=["p", "q", "r"]))
-    assert (splits.name, splits.channels, splits.classes) == ("a", 1, ("p", "q", "r"))
-    assert splits.test.counts() == {"p": 2, "q": 2, "r": 2}
-
-
 def test_medmnist_keys(tmp_path: Path):
     parts = {"train": slice(0, 18), "val": slice(18, 24), "test": slice(24, 30)}
     arrays = {f"{split}_images": PIXELS[part] for split, part in parts.items()}
@@ -196,21 +190,6 @@ def test_an_array_parts_nothing_unless_it_is_named(tmp_path, name):
     }
     named = load_data(dataclasses.replace(options, group=name))
     assert "group" in named.train.metadata
-
-
-def test_a_split_without_images_is_as_none(tmp_path):
-    split = {"train_images": PIXELS, "train_labels": LABELS, "test_images": PIXELS[:6], "test_labels": LABELS[:6]}
-    empty = {"val_images": PIXELS[:0], "val_labels": LABELS[:0]}
-    for size in (None, 4):
-        splits = load_data(
-            dataclasses.replace(write(tmp_path / "m.npz", **split, **empty), size=size, duplicates="ignore")
-        )
-        assert len(splits.train) + len(splits.validation) == 30
-        assert len(splits.test) == 6
-    with pytest.raises(CapsellaError):
-        load_data(write(tmp_path / "n.npz", **{**split, "test_images": PIXELS[:0], "test_labels": LABELS[:0]}))
-    with pytest.raises(CapsellaError):
-        load_data(write(tmp_path / "o.npz", image=PIXELS.ravel(), image_offset=np.array(3), labels=LABELS))
 
 
 def test_splits_of_two_sizes_are_not_mixed(tmp_path):

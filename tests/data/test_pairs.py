@@ -13,7 +13,6 @@ from capsella.data import (
     PairData,
     PairSet,
     batches,
-    contact_sheet,
     load_data,
     overlap,
 )
@@ -124,12 +123,6 @@ def test_overlap_by_hand() -> None:
     assert overlap(PairSet(blank, 5, shift=0)) == (1.0, 0.0)
 
 
-def test_the_overlap_of_digits_shifted_as_published_is_80_per_cent() -> None:
-    splits = load_data(PairData(of="digits", size=28))
-    assert splits.image_size == (36, 36)
-    assert overlap(splits.train).images == pytest.approx(0.80, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -190,13 +183,3 @@ def test_dark_images_on_a_bright_background_are_turned_over(tmp_path, bright) ->
     pairs = load_data(right).train
     assert sorted(pairs.source.images.unique().tolist()) == [20, 200]
     assert (pairs.take(torch.arange(20)).images == 0).any()  # the canvas
-
-
-def test_a_sheet_shows_a_pair_in_the_rows_of_both_classes() -> None:
-    pairs = PairSet(make_source((5, 3, 2)), 1_000_000_000)
-    few = pairs.subset(torch.arange(3))
-    assert contact_sheet(pairs, 4).size[1] == contact_sheet(few, 4).size[1]
-    shown = np.asarray(contact_sheet(few, 4))
-    white = 255 * np.ones(3)
-    rows = np.array_split(shown[4:], 3)
-    assert all((row[:, -20:] != white).any() or (row[:, 40:60] != white).any() for row in rows)

@@ -42,12 +42,6 @@ def test_lossless_formats_give_the_pixels(tmp_path: Path, name: str):
     assert torch.equal(read_image(save(tmp_path, name, Image.fromarray(GREY))), torch.from_numpy(GREY)[None])
 
 
-def test_jpeg_gives_nearly_the_pixels(tmp_path: Path):
-    smooth = np.tile(np.arange(0, 240, 5, dtype=np.uint8), (48, 1))
-    pixels = read_image(save(tmp_path, "a.jpg", Image.fromarray(smooth), quality=95))
-    assert (pixels[0].int() - torch.from_numpy(smooth).int()).abs().max() <= 4
-
-
 def test_channels_are_converted(tmp_path: Path):
     colour = save(tmp_path, "colour.png", Image.fromarray(RGB))
     grey = save(tmp_path, "grey.png", Image.fromarray(GREY))
@@ -141,15 +135,6 @@ def test_what_is_no_image_is_named(tmp_path: Path):
     Image.fromarray(RGB).save(tmp_path / "a.ppm")
     with pytest.raises(CapsellaError):
         read_image(tmp_path / "a.ppm")
-
-
-def test_flipped_bits_in_a_png_are_noticed(tmp_path: Path):
-    path = save(tmp_path, "a.png", Image.fromarray(RGB))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises(CapsellaError, match=r"a.png"):
-        read_image(path)
 
 
 def test_a_decompression_bomb_is_refused_before_it_unpacks(tmp_path: Path):

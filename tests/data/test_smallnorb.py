@@ -98,17 +98,6 @@ def test_damaged_matrices(tmp_path: Path, damage: object, message: str) -> None:
         read_norb_matrix(path)
 
 
-@pytest.mark.parametrize("kind", [np.dtype("<f4"), np.dtype("<f8"), np.dtype("<i2"), np.dtype("<i4"), np.dtype("u1")])
-def test_every_type_of_matrix(tmp_path: Path, kind: np.dtype) -> None:
-    magic = {"<f4": 0x1E3D4C51, "<f8": 0x1E3D4C53, "<i2": 0x1E3D4C56, "<i4": INT, "|u1": BYTE}[kind.str]
-    values = np.arange(6).reshape(2, 3).astype(kind)
-    path = tmp_path / "x.mat"
-    path.write_bytes(matrix(magic, values))
-    read = read_norb_matrix(path)
-    assert read.dtype == kind
-    assert np.array_equal(read, values)
-
-
 def test_files_that_do_not_belong_together(tmp_path: Path, original: dict[str, np.ndarray]) -> None:
     (tmp_path / f"smallnorb/{STEMS['train']}-cat.mat").write_bytes(matrix(INT, np.zeros(29, "<i4")))
     with pytest.raises(CapsellaError, match=r"dat\.mat"):
@@ -181,6 +170,7 @@ def test_the_toys_with_poses_are_parted_by_toy(jpeg_copy: np.ndarray) -> None:
     not (Path(os.environ.get("CAPSELLA_DATA", "")) / "smallnorb/smallnorb_test.npz").is_file(),
     reason="CAPSELLA_DATA names no folder with the JPEG copy of smallNORB",
 )
+@pytest.mark.slow
 def test_the_real_jpeg_copy() -> None:
     path = Path(os.environ["CAPSELLA_DATA"]) / "smallnorb/smallnorb_test.npz"
     test, broken = _read_jpeg_split(path, NamedData("smallnorb-jpeg", size=12))
