@@ -23,7 +23,7 @@ _FOREIGN = "drawing: must come from the page's own canvas"
 
 
 def read_upload(content: bytes, name: str, model: ImageClassifier) -> tuple[UInt8[Tensor, "c h w"], list[str]]:
-    """An uploaded file as the model takes it, and what was done to it. It is read in memory; no disk sees it.
+    """Read an uploaded file as the model takes it, in memory only, with sentences on what was changed.
 
     Returns:
         [c h w], 0..255, and sentences: resized, converted, brought to 8 bits.
@@ -93,7 +93,7 @@ def _changes(
         scale = "its own" if model.cut.radius is None else f"{model.cut.radius:.0f} pixels"
         said.append(
             f"the stained cell of {name} was cut out{stain} and resized to {wanted[1]}×{wanted[0]}; "
-            f"a usual nucleus's radius is {scale} (--cell-radius)"
+            f"a typical nucleus's radius is {scale} (--cell-radius)"
         )
     elif size != wanted:
         cut = "" if size[0] * wanted[1] == size[1] * wanted[0] else "the middle was cut out and "
