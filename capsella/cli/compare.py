@@ -57,15 +57,19 @@ def run(arguments: list[str]) -> None:
     options, cluster = replace(command.options, folder=Path(command.images[0])), command.cluster
 
     from capsella.compare import compare, first_plan, make_plan
+    from capsella.compare.terminal import plan_summary
+    from capsella.data import warn_of_few
 
     if options.folds is not None and options.fold is None:
         plan = first_plan(options)
         print(f"{options.folds} folds, tested in turn; the first:")
-        _print_plan(plan)
+        show(plan_summary(plan))
+        warn_of_few(plan.splits)
         _run_folds(plan, options, cluster)
         return
     plan = make_plan(options)
-    _print_plan(plan)
+    show(plan_summary(plan))
+    warn_of_few(plan.splits)
     if not options.dry_run:
         with ray_session(cluster):
             found, report = compare(plan, console())
@@ -112,47 +116,3 @@ def _compare_domains(command: Compare) -> None:
     with ray_session(command.cluster):
         _, text = compare_domains(settings, console())
     print(f"\n{text}\n\nwritten to {settings.out / 'domains.txt'} and domains.json")
-
-
-def _print_plan(plan: "Plan") -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from capsella.data import warn_of_few
-    from capsella.experiments import format_duration
-    from capsella.papers.own_images import usual_epochs
-
-    options, splits = plan.options, plan.splits
-    height, width = splits.image_size
-    counts = ", ".join(f"{len(images)} {split}" for split, images in splits.named().items())
-    print(f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes")
-    print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
-    for reason in splits.broken:
-        print(f"left out {reason}")
-    warn_of_few(splits)
-    table = Table("network", "kind")
-    for head in ("parameters", "learning rates", "one run"):
-        table.add_column(head, justify="right")
-    for network in plan.candidates:
-        rates = " ".join(f"{rate:g}" for rate in plan.rates(network))
-        time = format_duration(plan.seconds(network.network))
-        table.add_row(Text(network.network), network.family, f"{network.parameters:,}", rates, time)
-    show(table)
-    seeds = len(options.asked_seeds)
-    curve = 2 * len(options.shares) * seeds
-    more = f"; {curve} more runs for the data-size curve of the best of each kind" if curve else ""
-    print(
-        f"{pluralize(plan.runs_each, 'run')} of each, {pluralize(plan.epochs, 'epoch')} in batches of "
-        f"{plan.batch_size}, {pluralize(seeds, 'seed')}{more}. Estimated training: "
-        f"{format_duration(plan.total_seconds())}, from a few images through each network here."
-    )
-    if 2 * plan.epochs < (usual := usual_epochs(ComparisonOptions.epochs, len(splits.train))):
-        print(f"note: {usual} epochs are usual for so few images (--epochs); fewer may not converge")
-    if options.precision == "auto":
-        print(f"precision auto → {plan.precision}")
-    longest = max(plan.candidates, key=lambda network: plan.seconds(network.network))
-    others = [network for network in plan.candidates if network is not longest]
-    share = plan.seconds(longest.network) / sum(plan.seconds(network.network) for network in plan.candidates)
-    if share > 0.5 and {network.family for network in others} == {"capsules", "CNN"}:
-        names = " ".join(network.network for network in others)
-        print(f"{longest.network} takes {100 * share:.0f} % of the time; without it: --models {names}")

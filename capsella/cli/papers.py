@@ -2,18 +2,14 @@
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import by_paper, console, list_entries, show
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, pluralize, unknown_name
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
 from capsella.ray_cluster import ClusterOptions, ray_session
-
-if TYPE_CHECKING:
-    from capsella.reproduce import Entry, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +104,7 @@ def _reproduce(options: Papers, command: str) -> None:
     """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
     from capsella.papers.published import FIGURES, TABLES
     from capsella.reproduce import Measurements, Reproduction, find_entries, make_plan, trainings_of
+    from capsella.reproduce.terminal import left_out, plan_summary
 
     began, budget, seeds = time.monotonic(), options.budget or "medium", options.seeds or 3
     if options.data is not None:
@@ -120,46 +117,12 @@ def _reproduce(options: Papers, command: str) -> None:
     measured = Measurements(folder)
     entries, missing = find_entries(options.name, budget, folder, measured, stand_ins=options.stand_ins)
     if not entries:
-        raise CapsellaError("\n".join(["no table or figure has its images", *_left_out(missing)]))
+        raise CapsellaError("\n".join(["no table or figure has its images", *left_out(missing)]))
     out.print("timing a few steps of each network", markup=False)
     plan = make_plan(trainings_of(entries, seeds, measured.seconds), options.hours)
-    _print_plan(plan, entries)
-    print(*_left_out(missing), sep="\n", end="\n" if missing else "")
+    show(plan_summary(plan, entries, missing))
     if options.dry_run:
         return
     reproduction = Reproduction(folder, entries, missing, plan, seeds, command, out, began)
     with ray_session(options.cluster):
         print(f"page    {reproduction.run()}")
-
-
-def _left_out(missing: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason, with all tables and figures that it concerns."""
-    names: dict[str, list[str]] = {}
-    for name, why in missing.items():
-        names.setdefault(why, []).append(name)
-    return [f"left out {', '.join(of)}: {why}" for why, of in names.items()]
-
-
-def _print_plan(plan: "Plan", entries: "Sequence[Entry]") -> None:
-    """Print a row for each table or figure, each run counted where it comes first."""
-    from rich.table import Table
-
-    from capsella.experiments import format_duration
-
-    table = Table("table or figure")
-    for head in ("finished", "to come", "left out", "time"):
-        table.add_column(head, justify="right")
-    for entry in entries:
-        groups = (plan.over, plan.runs, plan.left_out)
-        counts = [str(sum(run.entries[0] == entry.name for run in runs)) for runs in groups]
-        seconds = sum(run.remaining for run in plan.runs if run.entries[0] == entry.name)
-        table.add_row(entry.name, *counts, format_duration(seconds) if seconds else "–")
-    show(table)
-    limit = "" if plan.hours is None else f" of {plan.hours:g} h"
-    print(
-        f"{pluralize(len(plan.runs), 'run')} to come, {len(plan.over)} finished. "
-        f"Planned: {format_duration(plan.seconds)}{limit}, from a few steps of each network here. "
-        "The first seed of every row comes before any second seed."
-    )
-    for run in plan.left_out:
-        print(f"left out, {format_duration(run.remaining)}: {run}")
