@@ -120,7 +120,8 @@ def _reproduce(options: Papers, command: str) -> None:
         raise CapsellaError("\n".join(["no table or figure has its images", *left_out(missing)]))
     out.print("timing a few steps of each network", markup=False)
     plan = make_plan(trainings_of(entries, seeds, measured.seconds), options.hours)
-    show(plan_summary(plan, entries, missing))
+    show(plan_summary(plan, entries))
+    print(*left_out(missing), sep="\n", end="\n" if missing else "")
     if options.dry_run:
         return
     reproduction = Reproduction(folder, entries, missing, plan, seeds, command, out, began)

@@ -11,8 +11,8 @@ from capsella.experiments import format_duration
 from capsella.reproduce.plan import Entry, Plan
 
 
-def plan_summary(plan: Plan, entries: Sequence[Entry], missing: Mapping[str, str]) -> Group:
-    """Return a row for each table or figure, each run counted where it comes first, and what is left out."""
+def plan_summary(plan: Plan, entries: Sequence[Entry]) -> Group:
+    """Return a row for each table or figure, each run counted where it comes first, and the times."""
     table = Table("table or figure")
     for head in ("finished", "to come", "left out", "time"):
         table.add_column(head, justify="right")
@@ -27,7 +27,6 @@ def plan_summary(plan: Plan, entries: Sequence[Entry], missing: Mapping[str, str
         f"Planned: {format_duration(plan.seconds)}{limit}, from a few steps of each network here. "
         "The first seed of every row comes before any second seed.",
         *(f"left out, {format_duration(run.remaining)}: {run}" for run in plan.left_out),
-        *left_out(missing),
     ]
     return Group(table, *map(Text, lines))
 
