@@ -84,7 +84,7 @@ class DomainOptions:
 
     def slug(self, domain: str) -> str:
         """Return a domain's name in the names of folders."""
-        stems = [Path(one).resolve().stem for one in self.domains]
+        stems = [Path(domain).resolve().stem for domain in self.domains]
         slugs = [stem if stems.count(stem) == 1 else f"{stem}{at}" for at, stem in enumerate(stems, 1)]
         slug = slugs[number := self.domains.index(domain)]
         return slug if slugs.count(slug) == 1 else f"{slug}-{number + 1}"
@@ -179,7 +179,7 @@ def _print_domains(domains: dict[str, Domain], console: Console) -> None:
     """Print what each domain has, and warn of copies of another's images, which would make the test too good."""
     for name, domain in domains.items():
         counts = ", ".join(f"{label} {count}" for label, count in domain.images.counts().items())
-        elsewhere = {label for other, one in domains.items() if other != name for label in one.left_out}
+        elsewhere = {label for other, another in domains.items() if other != name for label in another.left_out}
         similar = similar_names(name, domain.left_out, elsewhere - set(domain.left_out))
         console.print(f"{name}: {counts}", *domain.lines(), *similar, sep="\n", markup=False, soft_wrap=True)
     names = list(domains)
@@ -227,18 +227,18 @@ def _correct(folders: Sequence[Path], name: str, images: ImageSet) -> Correct:
 def domain_table(results: Sequence[DomainResult], grouped: set[bool]) -> str:
     """Return a table for each domain that was left out, of at most 80 columns. grouped: whether domains have groups."""
     lines: list[str] = []
-    for tested_on, trained_on in dict.fromkeys((one.tested_on, one.trained_on) for one in results):
-        rows = [one for one in results if (one.tested_on, one.trained_on) == (tested_on, trained_on)]
-        counts = sorted({one.images for one in rows})  # recipes that crop cells may leave out other files
+    for tested_on, trained_on in dict.fromkeys((result.tested_on, result.trained_on) for result in results):
+        rows = [result for result in results if (result.tested_on, result.trained_on) == (tested_on, trained_on)]
+        counts = sorted({result.images for result in rows})  # recipes that crop cells may leave out other files
         number = pluralize(counts[0], "image") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} images, by recipe"
         lines += [
             *textwrap.wrap(f"tested on {tested_on} ({number})", 80),
             *textwrap.wrap(f"trained on {', '.join(trained_on)}", 80, initial_indent="  ", subsequent_indent="    "),
             f"  {'recipe':<22}{'in-domain err. %':>18}{'error %':>18}{'balanced acc. %':>20}",
         ]
-        for one in rows:
-            in_domain, error = _percent(one.in_domain, is_error=True), _percent(one.accuracy, is_error=True)
-            lines.append(f"  {one.recipe:<22}{in_domain:>18}{error:>18}{_percent(one.balanced):>20}")
+        for result in rows:
+            in_domain, error = _percent(result.in_domain, is_error=True), _percent(result.accuracy, is_error=True)
+            lines.append(f"  {result.recipe:<22}{in_domain:>18}{error:>18}{_percent(result.balanced):>20}")
         lines.append("")
     units = "images" if grouped == {False} else "groups of images" if grouped == {True} else "images or groups of them"
     seeds = len(results[0].errors)

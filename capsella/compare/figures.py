@@ -79,8 +79,10 @@ def size_figure(curves: Mapping[str, Mapping[int, Interval]], colours: Mapping[s
     axes = figure.add_subplot()
     for number, (name, curve) in enumerate(curves.items()):
         images = np.array(list(curve)) * (1 + 0.01 * number)  # side by side, so that both intervals are seen
-        means = np.array([one.estimate for one in curve.values()])
-        reach = np.array([[one.estimate - one.low, one.high - one.estimate] for one in curve.values()]).T
+        means = np.array([interval.estimate for interval in curve.values()])
+        reach = np.array(
+            [[interval.estimate - interval.low, interval.high - interval.estimate] for interval in curve.values()]
+        ).T
         axes.errorbar(images, 100 * means, yerr=100 * reach, fmt="o-", color=colours[name], capsize=4, label=name)
     ticks = list(next(iter(curves.values())))
     axes.set(xlabel="training images", ylabel="test accuracy %", xscale="log")

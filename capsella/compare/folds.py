@@ -158,7 +158,11 @@ def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
         CapsellaError: every network of a family diverged on a fold.
     """
     every = [network.network for network in first.candidates]
-    whole = [FoldNetwork(one, folds) for one in first.candidates if all(one.network in f.correct for f in folds)]
+    whole = [
+        FoldNetwork(candidate, folds)
+        for candidate in first.candidates
+        if all(candidate.network in f.correct for f in folds)
+    ]
     best = []
     for family in FAMILIES:
         kind = [network for network in whole if network.candidate.family == family]
@@ -181,9 +185,12 @@ def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
     evidence = Evidence(
         capsules.gain_over(cnn.pooled),
         capsules.recall_gain_over(cnn),
-        {one.name: ChanceComparison(one.gain_over(majority), one.balanced_accuracy) for one in best},
+        {network.name: ChanceComparison(network.gain_over(majority), network.balanced_accuracy) for network in best},
     )
-    results = [NetworkResult(one.name, one.pooled, 0, one.latency, one.candidate.parameters) for one in best]
+    results = [
+        NetworkResult(network.name, network.pooled, 0, network.latency, network.candidate.parameters)
+        for network in best
+    ]
     return FoldsVerdict(whole, (capsules, cnn), judge(results[0], results[1], setting, evidence))
 
 

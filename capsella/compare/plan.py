@@ -154,9 +154,11 @@ class Plan:
 
     def total_seconds(self, epochs: int | None = None) -> float:
         """Estimate all runs; those of the data-size curve by the mean of each family, as the best is not known yet."""
-        total = sum(self.runs_each * self.seconds(one.network, epochs) for one in self.candidates)
+        total = sum(self.runs_each * self.seconds(candidate.network, epochs) for candidate in self.candidates)
         for family in ("capsules", "CNN"):
-            each = [self.seconds(one.network, epochs) for one in self.candidates if one.family == family]
+            each = [
+                self.seconds(candidate.network, epochs) for candidate in self.candidates if candidate.family == family
+            ]
             total += len(self.options.shares) * len(self.options.asked_seeds) * sum(each) / len(each)
         return total
 
@@ -177,7 +179,9 @@ class Plan:
     @property
     def undecidable(self) -> tuple[str, ...]:
         """The networks whose learning curves cannot tell whether they still learned at the end."""
-        return tuple(one.network for one in self.candidates if not curves_show_convergence(self.recipe(one)))
+        return tuple(
+            candidate.network for candidate in self.candidates if not curves_show_convergence(self.recipe(candidate))
+        )
 
     def recipe(self, candidate: Candidate, rate: float | None = None, share: float = 1.0) -> Recipe:
         """Return what one run trains; on a fraction of the images, with as many steps as on all.

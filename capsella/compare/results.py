@@ -88,12 +88,17 @@ def train_all(plan: Plan, console: Console) -> tuple[list[TrainedNetwork], dict[
     compute = ComputeOptions(accelerator=plan.options.accelerator)
     runner = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
     rows = [
-        Row(slug=one.network, recipe_name=one.recipe_name, recipe=plan.recipe(one), cost=one.network)
-        for one in plan.candidates
+        Row(
+            slug=candidate.network,
+            recipe_name=candidate.recipe_name,
+            recipe=plan.recipe(candidate),
+            cost=candidate.network,
+        )
+        for candidate in plan.candidates
     ]
     later = [f"share of {family}" for family in FAMILIES for _ in range(len(shares) * len(seeds))]
     searches = runner.search_learning_rates(rows, seeds, RATES[plan.options.rates], later)
-    networks = [TrainedNetwork(one, search) for one, search in zip(plan.candidates, searches, strict=True)]
+    networks = [TrainedNetwork(candidate, search) for candidate, search in zip(plan.candidates, searches, strict=True)]
     best = {family: _best(networks, family) for family in FAMILIES}
     for share in shares:
         parts = [_on_share(plan, network, share) for network in best.values()]
@@ -289,8 +294,10 @@ def train_and_test(plan: Plan, console: Console) -> Comparison:
     images = single_images(plan.splits.test, "comparisons")
     _check_unseen(trained, plan.splits)
     networks = _test(trained, list(families.values()), images)
-    capsules, cnn = (next(one for one in networks if one.trained is families[family]) for family in FAMILIES)
-    unfinished = [one.name for one in networks if _was_still_learning(plan, one.trained)]
+    capsules, cnn = (
+        next(network for network in networks if network.trained is families[family]) for family in FAMILIES
+    )
+    unfinished = [network.name for network in networks if _was_still_learning(plan, network.trained)]
     setting = TestSetting(
         images.labels.numpy(),
         images.classes,
@@ -302,7 +309,7 @@ def train_and_test(plan: Plan, console: Console) -> Comparison:
         len(plan.undecidable) == len(plan.candidates),
     )
     verdict = judge(capsules.result(), cnn.result(), setting)
-    points = tuple(replace(point, network=one.name) for one in (capsules, cnn) for point in one.curves)
+    points = tuple(replace(point, network=network.name) for network in (capsules, cnn) for point in network.curves)
     _write_predictions(plan.folder / "test_predictions.csv", networks, images)
     return Comparison(
         plan,
@@ -368,7 +375,9 @@ def _check_share(files: RunFolder, splits: Splits) -> None:
 def _test(networks: Sequence[TrainedNetwork], best: Sequence[TrainedNetwork], images: ImageSet) -> list[TestedNetwork]:
     """Test every network that trained to the end, with every seed; the best also on changed images."""
     whole = [network for network in networks if not network.has_diverged]
-    times = network_latencies({one.candidate.network: load_run(one.best_run).model for one in whole}, images)
+    times = network_latencies(
+        {network.candidate.network: load_run(network.best_run).model for network in whole}, images
+    )
     return [
         TestedNetwork(
             network,

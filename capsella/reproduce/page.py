@@ -117,7 +117,7 @@ def _headline(verdicts: Sequence[ClaimVerdict]) -> str:
 def _state(facts: Facts) -> str:
     trainings = (*facts.plan.over, *facts.plan.runs, *facts.plan.left_out)
     over = sum(training.is_over for training in trainings)
-    to_come = [one for one in facts.plan.runs if not (one.is_over or one in facts.late or one in facts.too_large)]
+    to_come = [run for run in facts.plan.runs if not (run.is_over or run in facts.late or run in facts.too_large)]
     text = f"{over} of {pluralize(len(trainings), 'run')} are finished."
     left = sum(training.remaining for training in to_come)
     return f"{text} Planned: {format_duration(left)} more." if to_come else text
@@ -126,7 +126,7 @@ def _state(facts: Facts) -> str:
 def _left_out(facts: Facts) -> dict[str, list[tuple[str, str]]]:
     """Return the runs without a result that are not to come, with their times, by the reason."""
     plan = facts.plan
-    diverged = [one for one in (*plan.over, *plan.runs) if one.run.has_diverged]
+    diverged = [training for training in (*plan.over, *plan.runs) if training.run.has_diverged]
     groups = {
         "They did not fit into the hours": plan.left_out,
         "Other runs took longer than planned": facts.late,

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from capsella.cli import main
 from capsella.compare import DomainOptions, compare_domains
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.training import load_run
@@ -64,12 +63,6 @@ def test_each_is_left_out_once(found, options, places):
     assert (run.model.classes, run.recipe.balance, run.recipe.epoch_images) == (CLASSES, "sampling", 64)
 
 
-def test_a_class_that_no_laboratory_has_is_an_error(options, tmp_path):
-    asked = replace(options, classes=("columns", "rowes"), out=tmp_path / "out")
-    with pytest.raises(CapsellaError, match="rowes"):
-        compare_domains(asked, Console(file=io.StringIO()))
-
-
 def test_the_numbers_are_those_of_the_networks(found, options):
     one = next(one for one in found[0] if one.tested_on.endswith("lab2"))
     hits = [json.loads((options.out / f"images-resnet-lab0+lab1-seed{k}" / "on-lab2.json").read_text()) for k in (0, 1)]
@@ -79,12 +72,6 @@ def test_the_numbers_are_those_of_the_networks(found, options):
     saved = json.loads((options.out / "domains.json").read_text())
     assert saved["classes"] == list(CLASSES)
     assert [row["error_percent_by_seed"] for row in saved["results"]] == [row.errors for row in found[0]]
-
-
-def test_the_table(found, options):
-    text = (options.out / "domains.txt").read_text()
-    assert text == found[1] + "\n"
-    assert text.count("images-resnet") == 3
 
 
 def test_called_again_it_reads_what_is_there(found, options, monkeypatch):
@@ -110,11 +97,6 @@ def test_other_images_than_its_runs_saw_are_an_error(options, places):
     new.unlink()
 
 
-def test_each_alone(options):
-    assert replace(options, train_on="one").trainings == [(place,) for place in options.domains]
-    assert len(replace(options, domains=options.domains[:2]).trainings[0]) == 1
-
-
 def test_laboratories_that_do_not_fit(options, places, tmp_path):
     for brightness, kind in enumerate(("a", "b")):
         (tmp_path / "other" / kind).mkdir(parents=True)
@@ -127,12 +109,6 @@ def test_laboratories_that_do_not_fit(options, places, tmp_path):
             replace(options, domains=(places[0], twice))
     with pytest.raises(ArgumentError):
         compare_domains(replace(options, recipes=("demo",), out=tmp_path / "out"), Console(quiet=True))
-
-
-def test_the_command(places, options, found, few_images, capsys):
-    short = ["--recipes", "images-resnet", "--size", "16", "--channels", "1", "--epochs", "1", "--seeds", "2"]
-    main(["compare", *places, *short, "--accelerator", "cpu", "--out", str(options.out)])
-    assert found[1] in capsys.readouterr().out
 
 
 def test_laboratories_of_one_name_have_folders_of_their_own():

@@ -6,12 +6,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from capsella.bench import execution_times
-from capsella.compare import ComparisonOptions, compare, make_plan, results
-from capsella.compare.plan import GROUPS, begin, default_networks, network_names
-from capsella.errors import BusyError, CapsellaError
+from capsella.compare import ComparisonOptions, make_plan, results
+from capsella.compare.plan import GROUPS, begin, default_networks
+from capsella.errors import CapsellaError
 from capsella.experiments import runner as grid
-from capsella.files import alone_in
 from capsella.models import create_model
 from capsella.papers import list_recipes
 from capsella.papers.own_images import recipe_for
@@ -21,18 +19,6 @@ from tests.compare.made import FLAGS, NETWORKS
 
 
 class TestPlan:
-    def test_a_few_images_are_timed(self, images, tmp_path, monkeypatch):
-        timed = []
-        usual = execution_times
-
-        def spy(networks, batch_sizes, **options):
-            timed.append(batch_sizes)
-            return usual(networks, batch_sizes, **options)
-
-        monkeypatch.setattr("capsella.compare.plan.execution_times", spy)
-        assert make_plan(ComparisonOptions(images, models=NETWORKS, out=tmp_path)).batch_size == 32
-        assert timed == [(8,), (8,)]
-
     def test_sizes_suit_the_rarest_class(self, images, tmp_path):
         shutil.copytree(images, tmp_path / "own")
         for number in range(4, 12):
@@ -44,20 +30,6 @@ class TestPlan:
         assert make_plan(ComparisonOptions(tmp_path / "own", **given)).options.sizes == (0.5, 1.0)
         with pytest.raises(CapsellaError, match="sizes"):
             make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, sizes=(0.25, 1.0), out=tmp_path / "d"))
-
-    def test_copies_are_looked_for_once(self, images, tmp_path):
-        shutil.copytree(images, tmp_path / "own")
-        shutil.copy(images / "red" / "0.png", tmp_path / "own" / "blue" / "wrong.png")
-        with pytest.raises(CapsellaError, match=r"wrong\.png"):
-            make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, out=tmp_path / "c"))
-        plan = make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, duplicates="keep", out=tmp_path / "c"))
-        assert plan.data().duplicates == "ignore"
-
-    def test_a_folder_in_use(self, images, tmp_path):
-        plan = make_plan(ComparisonOptions(images, models=NETWORKS, out=tmp_path / "c"))
-        with alone_in(tmp_path / "c"), pytest.raises(BusyError):
-            compare(plan, Console(quiet=True))
-        assert not (tmp_path / "c").exists()
 
     def test_minutes_take_epochs_from_all(self, images, tmp_path):
         options = ComparisonOptions(images, models=NETWORKS, epochs=1000, minutes=10_000, out=tmp_path)
@@ -106,10 +78,6 @@ class TestPlan:
                     create_model(**recipe_for(name)[1].model.to_dict(), image_size=size, channels=3, classes=2)
         assert recipe_for("forslov2018_emnet1_init1")[1].loss.spread_schedule == "linear"
 
-    def test_words_for_networks(self):
-        assert network_names(["cnn-small", "hinton2018_cnn"]) == GROUPS["cnn-small"]
-        assert network_names(["hinton*small", "hinton2018_cnn"]) == NETWORKS
-
 
 class TestErrors:
     @pytest.mark.parametrize(
@@ -127,15 +95,6 @@ class TestErrors:
     def test_before_anything_trains(self, images, tmp_path, wrong, flags, argument):
         assert f"{argument}: " in wrong(images, *FLAGS, *flags, "--out", tmp_path / "c")
         assert not (tmp_path / "c").exists()
-
-    def test_folders_that_cannot_be_compared(self, images, tmp_path, wrong):
-        shutil.copytree(images / "red", tmp_path / "one" / "red")
-        assert "red" in wrong(tmp_path / "one")
-        (tmp_path / "one" / "lone").mkdir()
-        shutil.copy(images / "blue" / "1.png", tmp_path / "one" / "lone")
-        assert "lone" in wrong(tmp_path / "one")
-        (tmp_path / "one" / "red" / "0.png").write_bytes(b"\x89PNG")
-        assert "0.png" in wrong(tmp_path / "one")
 
     def test_a_damaged_plan(self, images, tmp_path):
         (tmp_path / "plan.json").write_text("{")

@@ -1,13 +1,10 @@
 """The verdict on constructed predictions, counted by hand."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from capsella.compare import verdict
 from capsella.compare.words import phrase
-from capsella.errors import ArgumentError
 from tests.compare.results import IMAGES, judge, result, right
 
 
@@ -138,15 +135,6 @@ class TestClasses:
             result("caps", hits), result("net", hits), verdict.TestSetting(labels, self.NAMES, 50, 30)
         )
         assert not any(found.never_found.values())
-
-
-def test_errors():
-    network = result("caps", right(150))
-    with pytest.raises(ArgumentError) as error:
-        judge(network, network, 0)
-    assert error.value.argument == "limit"
-    with pytest.raises(ArgumentError):
-        judge(network, dataclasses.replace(network, correct=right(50)[:, :100]), 50)
 
 
 def test_the_words(golden):

@@ -17,11 +17,10 @@ import capsella
 from capsella.cli import main
 from capsella.data import catalogue, load
 from capsella.errors import CapsellaError
-from capsella.experiments import Row, Stopwatch, runner
+from capsella.experiments import Row, runner
 from capsella.papers.published import FIGURES, TABLES, paper_of
 from capsella.reproduce import Measurements, Reproduction, Training, find_entries, make_plan, trainings_of
-from capsella.reproduce.page import PAPERS, section_of
-from capsella.training import TrainingDivergedError
+from capsella.reproduce.page import PAPERS
 from capsella.training.loop import StepTime
 from tests.papers.tiny import CAPSNET, QUIET
 from tests.reproduce.made import NAME, registered, rows, table
@@ -108,22 +107,6 @@ class TestPlan:
             (tmp_path / "measured.json").write_text('{"dama')
             assert Measurements(tmp_path, measure).counts(recipes[0].data) == (36, 12, 24)
         assert len(calls) == 4
-
-    def test_the_rest_of_a_run_is_expected_by_what_others_took(self, tmp_path):
-        begun = tmp_path / "slow-seed1"
-        begun.mkdir()
-        (begun / "last.ckpt").write_bytes(b"")
-        (begun / "metrics.csv").write_text("epoch,step\n1,1\n")
-        row = Row(slug="slow", cost="slow", recipe_name="", recipe=dataclasses.replace(CAPSNET, epochs=4))
-        plan = make_plan([Training(tmp_path, row, 1, (), 3000.0)], None)
-        assert plan.seconds == 2250
-        stopwatch = Stopwatch({"slow": 3000.0})
-        stopwatch.plan(["slow", "slow"])
-        stopwatch.finish("slow", 4000.0)  # a whole run took longer: the rest takes 3,000 s
-        for hours, runs in ((2990 / 3600, 0), (3010 / 3600, 1)):
-            timed = dataclasses.replace(plan, hours=hours)
-            reproduction = Reproduction(tmp_path, (), {}, timed, 3, "", QUIET)
-            assert len(list(reproduction._due(stopwatch))) == runs
 
 
 @pytest.fixture(scope="module")
@@ -213,21 +196,6 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
     assert json.loads(entry.numbers.read_text())["command"] == entry.command(1)
 
 
-def test_a_table_of_attacks_stands_on_the_page(folder, tmp_path):
-    """Its first row has the runs of each network by name."""
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    with registered():
-        entry = next(entry for entry in entries_in(copy)[0] if entry.name == f"{NAME}-1")
-        cells = [{"cells": ["none", "0", "95.0 ± 0.1"], "accuracy_percent": {"caps": [95.0]}, "runs": {"caps": []}}]
-        heads = ["attack", "ε", "caps, accuracy %"]
-        values = {"title": "t", "note": "", "measured": "", "command": "c", "heads": heads, "labels": 2, "rows": cells}
-        entry.numbers.write_text(json.dumps(values))
-        section = section_of(entry, 2, None)
-    assert [text for text, _, _ in section.rows[0]][:2] == ["none", "0"]
-    assert not any(interval for row in section.rows for _, _, interval in row)
-
-
 def test_the_hours_count_from_the_call(tmp_path):
     with registered():
         reproduction = opened(tmp_path, seeds=1, hours=0.09, began=time.monotonic() - 300)  # of 324 s
@@ -235,18 +203,6 @@ def test_the_hours_count_from_the_call(tmp_path):
         reproduction.run()
     assert reproduction.late == list(reproduction.plan.runs)
     assert not numbers(tmp_path)
-
-
-def test_a_training_that_diverges_is_a_result(tmp_path, monkeypatch):
-    def diverge(*_):
-        raise TrainingDivergedError("the loss is nan")
-
-    monkeypatch.setattr(runner, "train_or_resume", diverge)
-    with registered():
-        reproduction = opened(tmp_path, seeds=1)
-        page = reproduction.run()
-    assert all(training.run.has_diverged for training in reproduction.plan.runs)
-    assert "Their training diverged" in page.read_text()
 
 
 def test_a_run_that_needs_too_much_memory_does_not_end_the_others(tmp_path, monkeypatch):
@@ -294,11 +250,6 @@ class TestThePage:
     def text(self, folder):
         return (folder / "report.html").read_text(encoding="utf-8")
 
-    def test_it_asks_no_other_machine(self, folder):
-        loads = re.findall(r"""(?:src|href|action|data)\s*=\s*["']([^"']+)""", self.text(folder))
-        assert loads
-        assert all(load.startswith(("#", "data:image/png;base64,")) for load in loads)
-
     def test_everything_is_on_it(self, folder):
         text = self.text(folder)
         for part in ("A paper, Table 1", "A paper, Figure 2", "Capsules beat the CNN.", "reproduce --budget small"):
@@ -311,9 +262,3 @@ class TestThePage:
         text = self.text(folder)
         for row in values["rows"]:
             assert re.search(rf">{re.escape(row['cells'][2])} <span class=\"mark\">\(short\)</span>", text)
-
-
-def test_an_unknown_paper_is_an_error(tmp_path):
-    with registered(), pytest.raises(SystemExit):
-        main(["papers", "reproduce", "made2025", "--out", str(tmp_path)])
-    assert os.listdir(tmp_path) == []

@@ -22,23 +22,6 @@ def test_every_recipe_has_a_space():
         assert "optimizer.learning_rate" in space.fields, name
 
 
-@pytest.mark.parametrize("name", ["", "images-emnet"])
-def test_em_routing_and_widths_are_in_it(name):
-    space = default_space(get_recipe("images-emnet"), name)
-    fields = {"iterations", "inverse_temperature", "variance_floor", "beta_a_scale"}
-    assert {f"model.routing.{name}" for name in fields} <= set(space.fields)
-    assert {"model.types", "model.front_width", "model.kernel", "model.pose_elements"} <= set(space.fields)
-
-
-def test_the_rival_of_em_networks_is_trained_in_the_same_ways():
-    em, rival = (default_space(get_recipe(name), name) for name in ("forslov2018-emnet1-init1-modern", "he2016-cells"))
-    # The rival has its usual cosine; which of two schedules EM networks want is not known.
-    assert set(em.fields) - set(rival.fields) - {"loss.name", "optimizer.schedule"} == {
-        path for path in em.fields if path.startswith("model.")
-    }
-    assert "model.width" in rival.fields
-
-
 def test_the_recipe_at_a_point():
     fields = {
         "model.routing.iterations": Range(1, 4),
@@ -115,16 +98,3 @@ def test_without_optuna(monkeypatch, tmp_path):
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
     with pytest.raises(CapsellaError, match="optuna"):
         opened(tmp_path)
-
-
-def test_a_schedule_is_its_recipes_own_or_the_cosine():
-    """An exponential one needs a decay and steps that recipes of other schedules do not have."""
-    own = {
-        "he2016-cells": None,
-        "efficient-capsnet-mnist": None,
-        "hahn2019-cifar10": ("steps", "cosine"),
-        "images-emnet": ("exponential", "cosine"),
-    }
-    for name, schedules in own.items():
-        found = default_space(get_recipe(name), name).fields.get("optimizer.schedule")
-        assert (found and set(found.values)) == (schedules and set(schedules))

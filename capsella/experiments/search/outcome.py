@@ -103,7 +103,7 @@ class Outcome:
     @property
     def allowed(self) -> tuple[Finalist, ...]:
         """The finalists within the limits."""
-        return tuple(one for one in self.finalists if one.candidate != BASE or not self.base_excess)
+        return tuple(finalist for finalist in self.finalists if finalist.candidate != BASE or not self.base_excess)
 
     @property
     def winner(self) -> Finalist | None:

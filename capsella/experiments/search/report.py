@@ -55,11 +55,13 @@ def front_verdict(outcome: Outcome) -> str:
     text = f"Pareto front of {', '.join(outcome.options.objectives)}: {names}."
     if base is None:
         return text
-    rivals = [one for one in outcome.finalists if one is not base]
-    rivals = [one for one in rivals if all(one.costs[name] <= base.costs[name] for name in base.costs)]
-    better = [one.name for one in rivals if outcome.compare(one) == "better"]
+    rivals = [finalist for finalist in outcome.finalists if finalist is not base]
+    rivals = [finalist for finalist in rivals if all(finalist.costs[name] <= base.costs[name] for name in base.costs)]
+    better = [finalist.name for finalist in rivals if outcome.compare(finalist) == "better"]
     cheaper = [
-        one.name for one in rivals if one.costs != base.costs and outcome.compare(one) in ("unclear", "one seed")
+        finalist.name
+        for finalist in rivals
+        if finalist.costs != base.costs and outcome.compare(finalist) in ("unclear", "one seed")
     ]
     if better:
         text += f" More accurate than the recipe and nowhere worse: {', '.join(better)}."
