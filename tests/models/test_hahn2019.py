@@ -9,7 +9,6 @@ from torch import nn
 from capsella.layers import MeanCapsules
 from capsella.losses import LossOptions, total_loss
 from capsella.models import count_parameters, create_model
-from capsella.report.routing_views import receptive_fields, routed_layers
 from capsella.routing import EMRouting, InvertedAttentionRouting, SelfRouting
 from capsella.types import Capsules
 
@@ -67,14 +66,3 @@ def test_networks_that_read_activations_take_no_routing_without(name: str) -> No
 def test_first_weights() -> None:
     votes = create_model("hahn2019_resnet20").capsule_layers[1].weight.detach()
     assert float(votes.std()) == pytest.approx(math.sqrt(2 / (32 * 16 * 16)), rel=0.02)
-
-
-def test_what_the_explorer_sees() -> None:
-    model = create_model("hahn2019_resnet20", image_size=16, width=4, types=3).eval()
-    hidden, classes = routed_layers(model, torch.rand(3, 16, 16))
-    assert hidden.evidence.shape == (1, 6, 6, 3, 3)  # 4×4 and one around
-    assert classes.evidence.shape == (1, 2, 2, 3, 10)
-    assert not hidden.evidence[:, 0].any()  # the padding holds no capsules
-    primary, second = receptive_fields(model)
-    assert second.step[0] == 2 * primary.step[0] == 8  # strides of shortcuts do not count again
-    assert primary.first[0] == 0.5 - 4  # of a capsule outside the image

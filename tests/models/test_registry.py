@@ -9,7 +9,6 @@ import torch
 
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import create_model, list_models, model_function
-from capsella.models.base import grid_after
 
 
 def test_patterns_select_names() -> None:
@@ -70,14 +69,6 @@ def test_numbers_of_numpy_and_pytorch() -> None:
 
 def test_class_names() -> None:
     assert create_model("sabour2017_cnn", image_size=4, classes=["cat", "dog"]).classes == ("cat", "dog")
-
-
-@pytest.mark.parametrize(
-    ("image", "convolutions", "grid"),
-    [((28, 28), [(9, 1), (9, 2)], (6, 6)), ((17, 18), [(9, 1), (9, 2)], (1, 1)), ((5, 9), [(2, 3), (1, 1)], (2, 3))],
-)
-def test_grid_after(image: tuple[int, int], convolutions: list[tuple[int, int]], grid: tuple[int, int]) -> None:
-    assert grid_after(image, convolutions) == grid
 
 
 @pytest.mark.usefixtures("as_users_call")

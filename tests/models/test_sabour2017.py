@@ -64,13 +64,6 @@ def test_two_labels_give_a_reconstruction_from_each_capsule() -> None:
         torch.testing.assert_close(both[:, column], model(images, labels[:, column]).reconstruction)
 
 
-def test_dropout_works_in_training_only() -> None:
-    model = create_model("sabour2017_cnn", image_size=4, dropout=0.5)
-    images = torch.rand(1, 1, 4, 4)
-    assert not torch.equal(model.train()(images).logits, model(images).logits)
-    assert torch.equal(model.eval()(images).logits, model(images).logits)
-
-
 @pytest.mark.parametrize("routing", [UniformRouting(), {"name": "uniform"}])
 def test_the_routing_is_an_object_or_its_fields(routing: object) -> None:
     model = create_model("sabour2017_capsnet", image_size=17, routing=routing)
