@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from capsella.cli.flags import parse, part_of, positional, settings
 from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.files import write_whole
+from capsella.training.flags import recipe_fields
 
 if TYPE_CHECKING:
     from capsella.data import ClassCounts, DataOptions, Splits
@@ -18,11 +19,7 @@ else:
         *("data.size", "data.channels", "data.group", "data.validation", "data.test", "data.folds"),
         *("data.split_file", "data.split_seed", "data.per_class", "data.skip_broken", "data.duplicates"),
     )
-    DATA = ("size", "channels", "cells", "cell_radius", "range", "group", "validation", "test", "folds", "fold")
-    DATA += ("split_file", "split_seed", "skip_broken", "duplicates", "per_class", "first_classes", "camera", "of")
-    DATA += ("validation_per_class", "test_per_class", "viewpoints", "test_viewpoints", "classes", "pair_shift")
-    DATA += ("pair_invert", "train_pairs", "validation_pairs", "test_pairs")
-    All = settings(*(f"data.{name}" for name in DATA))
+    All = settings(*(path for path in recipe_fields() if path.startswith("data.")))
 
 
 @dataclass(frozen=True, kw_only=True)

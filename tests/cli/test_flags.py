@@ -62,14 +62,6 @@ def test_another_source_of_images():
         parsed("--data digits --duplicates keep")
 
 
-def test_the_command_states_what_differs():
-    recipe = get_recipe("demo")
-    assert train_command("demo", recipe) == "capsella train demo"
-    changed = dataclasses.replace(recipe, epochs=3).with_model(reconstruction=False)
-    assert train_command("demo", changed) == "capsella train demo --model-kwargs reconstruction=False --epochs 3"
-    assert train_command("mine", changed) == "capsella train config.json"
-
-
 texts = st.text(st.sampled_from("ab1 '\"$(-)=.é"), min_size=1).filter(lambda text: not text.startswith("-"))
 overrides = st.fixed_dictionaries(
     {},

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -190,22 +189,3 @@ class TestBadImages:
         assert cli(*words, "--skip-broken").code == 0
         (left_out,) = read(run, "summary")["broken_images"]
         assert left_out.startswith(str(broken))
-
-    @pytest.mark.parametrize(
-        ("change", "named"),
-        [
-            (lambda folder: (folder / "c").mkdir(), "c"),
-            (lambda folder: shutil.rmtree(folder / "b"), "own"),
-            (lambda folder: Image.new("RGB", (17, 17)).save(folder / "a" / "colour.png"), "channels"),
-            (lambda folder: [path.unlink() for path in list((folder / "b").iterdir())[1:]], "'b'"),
-        ],
-        ids=["class without images", "one class", "mixed channels", "class too small to split"],
-    )
-    def test_folders_that_cannot_be_trained_on(self, folder, cli, tmp_path, change, named):
-        change(folder)
-        answer = cli(
-            "train", "images-capsnet", "--data", folder, *SHORT, "--channels", "None", "--out", tmp_path / "run"
-        )
-        assert answer.code == 1
-        assert named in answer.err
-        assert not (tmp_path / "run").exists()

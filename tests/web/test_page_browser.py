@@ -130,21 +130,6 @@ def test_the_input_is_changed_and_routing_is_stepped_through(tab):
     assert page.locator(".dots circle").count() > 10
 
 
-def test_two_images_side_by_side(tab):
-    page = tab()
-    page.get_by_role("button", name="Put a second image beside it").click()
-    assert page.locator(".pane").count() == 2
-    left = pixels(page)
-    second = page.locator(".pane").nth(1)
-    second.locator(DIAL).first.focus()
-    page.keyboard.press("End")
-    np.testing.assert_array_equal(pixels(page), left)
-    until(page, "location.hash.includes('|')")
-    assert tab(page.evaluate("location.hash")).locator(".pane").count() == 2
-    page.get_by_role("button", name="One view again").click()
-    assert page.locator(".pane").count() == 1
-
-
 def test_the_page_compares_itself_with_pytorch(tab):
     page = tab()
     until(page, "document.querySelector('footer').innerText.includes('grey levels')")
