@@ -7,10 +7,9 @@ import shlex
 
 import pytest
 import torch
-import tyro
 from PIL import Image
 
-from capsella.cli.flags import prepare
+from capsella.cli.flags import parse
 from capsella.cli.train import Train
 from capsella.data import NamedData, PairData, load_data, toys
 from capsella.data.sources.viewpoints import is_familiar
@@ -21,6 +20,7 @@ from capsella.papers.published import FIGURES, TABLES
 from capsella.report.vote_distances import class_vote_distances
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, Recipe, load_run, train
+from capsella.training.flags import with_fields
 from capsella.training.recipes import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
@@ -104,20 +104,18 @@ def test_rows_of_the_full_budget_train_the_papers_recipes():
 
 
 FLAGS = {  # of rows of Hinton's Table 1
-    "--iterations 1": "1-matrix-spread-yes-uniform",
-    "--iterations 1 --start random": "1-matrix-spread-yes-random",
-    "": "3-matrix-spread-yes-routed",
-    "--pose vector --no-coordinate-addition": "3-vector-spread-no-routed",
+    "--model-kwargs routing.iterations=1": "1-matrix-spread-yes-uniform",
+    "--model-kwargs routing.iterations=1 routing.start=random": "1-matrix-spread-yes-random",
+    "--model-kwargs pose=vector coordinate_addition=False": "3-vector-spread-no-routed",
     "--loss cross_entropy": "3-matrix-cross_entropy-yes-routed",
 }
 
 
 @pytest.mark.parametrize("flags", FLAGS)
 def test_flags_alone_make_a_row(flags):
-    recipe, words = prepare(get_recipe("hinton2018-smallnorb"), shlex.split(flags))
     rows = {row.slug: row.recipe for row in TABLES["hinton2018-1"]("full").rows}
-    parsed = tyro.cli(Train, default=Train(recipe), args=words).recipe
-    assert parsed == rows[FLAGS[flags]].complete()
+    given = parse(Train, ["hinton2018-smallnorb", *shlex.split(flags)], "train").given
+    assert with_fields(get_recipe("hinton2018-smallnorb"), given).complete() == rows[FLAGS[flags]].complete()
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

@@ -91,7 +91,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def complaint(ended: Ended, canary: Path) -> str | None:
-    """What is wrong; None where nothing is."""
+    """Return what is wrong; None if nothing is."""
     if canary.exists():
         return "code from the file ran"
     if ended.complaint is None and ended.code and ended.seconds > MOST_SECONDS:
@@ -102,7 +102,7 @@ def complaint(ended: Ended, canary: Path) -> str | None:
 
 
 def all_kinds(folder: Path, images: Path, run: Path, canary: Path) -> dict[str, Kind]:
-    """What the package reads."""
+    """Return every kind of file that the package reads."""
     image = sorted(images.rglob("*.png"))[0]
     evil = pickle.dumps(Evil(str(canary)))
     npz, split = npz_of(images), folder / "split.csv"
@@ -171,23 +171,11 @@ def all_kinds(folder: Path, images: Path, run: Path, canary: Path) -> dict[str, 
         ),
         "ONNX": Kind([onnx_of(run, folder)], lambda p: lambda: read_onnx(p), "a.onnx"),
     }
-    for name in (
-        "config.json",
-        "model.json",
-        "calibration.json",
-        "test.json",
-        "summary.json",
-        "metrics.csv",
-        "ood_detector.safetensors",
-        "result.json",
-    ):
-        real = (run / name).read_bytes()
-        odd: list[Mutation] = (
-            [*BYTES, *[odd_json] * 20]
-            if name.endswith("json")
-            else [*BYTES, *([odd_table] * 10 if name.endswith("csv") else [])]
-        )
-        kinds[name] = Kind([real], with_run(name), name, odd)
+    names = ["config.json", "model.json", "calibration.json", "test.json", "summary.json", "result.json"]
+    for name in [*names, "metrics.csv", "ood_detector.safetensors"]:
+        odd: dict[str, list[Mutation]] = {".json": [odd_json] * 20, ".csv": [odd_table] * 10}
+        mutations = [*BYTES, *odd.get(Path(name).suffix, [])]
+        kinds[name] = Kind([(run / name).read_bytes()], with_run(name), name, mutations)
     return kinds
 
 
@@ -212,7 +200,7 @@ def read_report(run: Path) -> None:
 
 
 def read_onnx(path: Path) -> None:
-    """As a program would, with errors as the command line shows them."""
+    """Load an exported model as a program would, and print errors as the command line does."""
     try:
         read_onnx_description(path)
         load_onnx(path)(torch.zeros(1, 1, 20, 20))
@@ -266,7 +254,7 @@ def idx_files(images: Path) -> dict[str, bytes]:
 
 
 def mat_of(images: Path) -> bytes:
-    """As affNIST's file is built: 40×40 pixels in columns."""
+    """Return a file like affNIST's: 40×40 pixels in columns."""
     out = io.BytesIO()
     data = {"image": np.zeros((1600, 20), np.uint8), "label_int": np.arange(20, dtype=np.uint8)[None] % 10}
     scipy.io.savemat(out, {"affNISTdata": data}, do_compression=True)

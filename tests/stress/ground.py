@@ -88,8 +88,7 @@ def without_folders(text: str) -> str:
 
 
 class Ended(NamedTuple):
-    """How a process ended. code: minus the signal that killed it; None where it had to be stopped for its time.
-    seconds: of the processor, so that what else the machine does counts for nothing."""
+    """How a process ended. code: negative for a signal, None if it ran out of time. seconds: processor time."""
 
     code: int | None
     seconds: float
@@ -98,7 +97,7 @@ class Ended(NamedTuple):
 
     @property
     def complaint(self) -> str | None:
-        """What is wrong with how a command ended that was given bad files; None where nothing is."""
+        """Return what is wrong with how a command ended that got bad files; None if nothing is."""
         if self.code is None:
             return f"took more than {self.seconds:.0f} s"
         if "Traceback" in self.said or self.code not in (0, 1, 2, 130):

@@ -19,23 +19,17 @@ from tests.stress.draws import PARAMETER, Case, draw, tensors_of
 from tests.stress.ground import Tally
 
 LARGEST = float(torch.finfo(torch.float32).max)
-WORSE = 50
-"""Times the reference's own rounding that a backend may be away from it."""
-LEAST, COARSE = 1e-5, 0.1
-"""Differences that are never too large, between two backends, and between float32 and float64."""
-LOOKS = 20
-"""Inputs beside a case's at which the reference's rounding is looked at, where a kernel seems to be too far away."""
-BFLOAT16 = 2.0**16
-"""Times float32's that bfloat16 rounds."""
-MOST_FOR_BFLOAT16 = 10.0
-"""Of larger votes it rounds more than the differences that a softmax needs: then its results are to be finite alone."""
-EACH_THREADS = 4
-"""Of so many layers one is tried with other numbers of threads: that takes as long as all else."""
+WORSE = 50  # a backend may differ by so many times the reference's own rounding
+LEAST, COARSE = 1e-5, 0.1  # differences that are always allowed: between backends, and between float32 and float64
+LOOKS = 20  # neighbouring inputs at which the reference's rounding is measured if a kernel seems to differ too much
+BFLOAT16 = 2.0**16  # rounding of bfloat16 over that of float32
+MOST_FOR_BFLOAT16 = 10.0  # larger votes are rounded by more than a softmax bears, and results must only be finite
+EACH_THREADS = 4  # every fourth layer is tried with other numbers of threads, which takes as long as all else
+# The largest votes for which results are finite if float32 has a number for them: their squares, or the squares of
+# those, are; for self-routing the votes over its least activation, 1e-6, as in its gradients.
 REACH = {"em": 1e12, "heinsen": 1e12, "variational": 1e12, "self": 1e30} | dict.fromkeys(
     ("dynamic", "self_attention", "inverted_attention", "uniform", "random"), 1e17
 )
-"""The largest votes for which all that float32 has a number for is finite: their squares, or those' squares, are; of
-self-routing the votes over its least activation, 1e-6, as its gradients have them."""
 
 
 def run(case: Case, dtype: torch.dtype, backend: str, tensors: dict[str, Tensor] | None = None) -> list[Tensor]:
@@ -77,14 +71,14 @@ def largest(x: Tensor) -> float:
 
 
 def units(case: Case, exact: list[Tensor]) -> list[float]:
-    """What a millionth of each result is measured in where it is smaller still: the votes, and their slopes."""
+    """Return the unit of each result: its size, or a millionth of the votes or of their slopes."""
     votes = votes_of(case)
     slopes = [(votes + 1) / max(largest(x), 1e-30) for key, x in case.tensors.items() if key != "vote_offset"]
     return [max(largest(x), 1e-6 * unit) for x, unit in zip(exact, [votes, 1.0, *slopes], strict=True)]
 
 
 def moved_by_rounding(case: Case, exact: list[Tensor], of: list[float]) -> list[float]:
-    """How far float64 goes where its inputs move by half a unit of float32's last place."""
+    """Return how far float64 moves if its inputs move by half a unit of float32's last place."""
     moved = [0.0] * len(exact)
     for seed in (0, 1):
         g = torch.Generator().manual_seed(seed)
@@ -172,7 +166,7 @@ def threads_case(case: Case, tally: Tally) -> list[str]:
 
 
 def try_case(case: Case, tally: Tally) -> list[str]:
-    """What is wrong with it."""
+    """Return what is wrong with a case."""
     exact = run(case, torch.float64, plain(case))
     unit = units(case, exact)
     moved = moved_by_rounding(case, exact, unit)
@@ -203,7 +197,7 @@ def compare(
     case: Case, ours: list[Tensor], exact: list[Tensor], unit: list[float], bounds: list[float], backend: str,
     tally: Tally,
 ) -> list[str]:  # fmt: skip
-    """What is not finite, or further away than its bound; two draws of the reference's rounding may be lucky ones."""
+    """Return which results are not finite, or differ by more than their bound."""
     names = ["poses", "activations", *(f"∂{key}" for key in case.tensors if key != "vote_offset")]
     wrong = []
     for k, (mine, bound) in enumerate(zip(ours, bounds, strict=True)):
@@ -220,7 +214,7 @@ def compare(
 
 
 def own_rounding(case: Case, k: int) -> float:
-    """How far result k of the reference in float32 is from that in float64: the most of many inputs beside these."""
+    """Return how far result k of the reference in float32 is at most from float64, at many neighbouring inputs."""
     g, most = torch.Generator().manual_seed(2), 0.0
     for _ in range(LOOKS):
         near = {
