@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from capsella.data import ImageSet, NamedData, load_data
-from capsella.data.sources.toy_models import TOYS, toy
 from capsella.data.sources.toy_render import VIEW, Light, Solid, render
-from capsella.data.sources.toys import LIGHTS, render_toys
+from capsella.data.sources.toys import LIGHTS, TOYS, render_toys, toy
 from capsella.data.sources.viewpoints import arrange_viewpoints
 from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError
