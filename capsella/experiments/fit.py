@@ -100,9 +100,16 @@ def _write_report(run: Run, splits: Splits, evaluation: Evaluation) -> Path:
 
 
 def train_or_resume(
-    recipe: Recipe, folder: Path, name: str, console: Console, compute: ComputeOptions = ComputeOptions()
+    recipe: Recipe,
+    folder: Path,
+    name: str,
+    console: Console,
+    compute: ComputeOptions = ComputeOptions(),
+    splits: Splits | None = None,
 ) -> Run:
     """Return the trained run of `recipe` in `folder`: load it, resume it, or train it; it is not tested.
+
+    `splits` are the images of the recipe, if they are loaded already.
 
     Raises:
         CapsellaError: a run of another recipe is in `folder`; and what `train` raises.
@@ -111,7 +118,7 @@ def train_or_resume(
     files.check_recipe(recipe)
     if files.is_trained:
         return load_run(folder)
-    splits = load_public_once(recipe.data)
+    splits = splits or load_public_once(recipe.data)
     with files.lock(compute):
         if files.is_trained:  # by another process, while the images were loaded
             return load_run(folder)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from rich.console import Console
 
 from capsella import ray_cluster
-from capsella.data import DataOptions, load_data
+from capsella.data import DataOptions, Splits, load_data
 from capsella.errors import ArgumentError, BusyError, CapsellaError, check_argument, memory_errors
 from capsella.experiments.fit import evaluate_run, train_or_resume
 from capsella.training import (
@@ -151,8 +151,15 @@ class Task:
         """The cost, or the label."""
         return self.cost or self.label
 
-    def run(self, console: Console) -> None:
+    def run(self, console: Console, splits: Splits | None = None) -> Splits | None:
         """Compute what is missing, in this process. A divergence is written to diverged.json, and no error.
+
+        Args:
+            console: where progress is printed.
+            splits: the images of the recipe, if they are loaded already.
+
+        Returns:
+            The images, if they were loaded.
 
         Raises:
             NoMemoryError: the memory is not enough.
@@ -160,16 +167,17 @@ class Task:
         """
         self.files.check_recipe(self.recipe)
         if self.is_finished:
-            return
+            return splits
         with memory_errors(self.label):
             try:
-                run = train_or_resume(self.recipe, self.folder, self.recipe_name, console, self.compute)
+                run = train_or_resume(self.recipe, self.folder, self.recipe_name, console, self.compute, splits)
             except TrainingDivergedError as error:
                 console.print(f"diverged: {error.what}", markup=False, soft_wrap=True)
                 self.files.write("diverged", {"reason": error.what})
-                return
+                return splits
             if self.is_tested:
-                evaluate_run(run, report=self.has_report, progress=False)
+                run = evaluate_run(run, report=self.has_report, progress=False)
+            return run.splits
 
     def result(self) -> dict[str, Any] | None:
         """Read result.json; None if the run diverged."""
@@ -222,11 +230,14 @@ def compute_tasks(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch)
 
 def _here(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[tuple[Task, float | None]]:
     """Yield each task with its seconds; None for a run that went on from a checkpoint, which is not a whole one."""
+    data, splits = None, None  # those of the last task: the next one often has the same
     for task in tasks:
         began, is_rest = time.monotonic(), task.files.checkpoint.exists()
         progress = task.files.progress(task.recipe.epochs)
         console.print(stopwatch.line(task.label, task.cost_name, progress), soft_wrap=True, markup=False)
-        task.run(console)
+        if task.recipe.data != data:
+            data, splits = task.recipe.data, None
+        splits = task.run(console, splits)
         yield task, None if is_rest else time.monotonic() - began
 
 
@@ -297,7 +308,8 @@ def _run_when_free(task: Task, console: Console) -> None:
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            return task.run(console)
+            task.run(console)
+            return
         except BusyError:
             if time.monotonic() > until:
                 raise

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -103,11 +104,11 @@ def test_seeds_are_added_and_the_latency_is_judged_anew(images, done, tmp_path):
 def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):
     real, calls = grid.train_or_resume, []
 
-    def interrupted(recipe, folder, name, console, machine):
+    def interrupted(recipe, folder, *arguments):
         calls.append(folder.name)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(recipe, folder, name, console, machine)
+        return real(recipe, folder, *arguments)
 
     monkeypatch.setattr(grid, "train_or_resume", interrupted)
     flags = (*WHOLE, "--sizes", "1")  # the halves have no part in the verdict
@@ -124,13 +125,14 @@ def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):
 
 
 def test_a_rate_that_diverges_is_not_chosen(images, tmp_path, monkeypatch):
-    def fake(recipe, folder, name, console, machine):
+    def fake(recipe, folder, *_):
         rate = recipe.optimizer.learning_rate
         if rate > 2e-3 or (recipe.model.name == NETWORKS[1] and recipe.seed == 1):
             raise TrainingDivergedError("the loss is nan")
         folder.mkdir(parents=True, exist_ok=True)
         best = {"validation_error": 50 - 1000 * rate, "validation_loss": 1.0, "epoch": 1}
         (folder / "summary.json").write_text(json.dumps({"best": best, "kept_by": "validation_error", "seconds": 1.0}))
+        return SimpleNamespace(splits=None)
 
     monkeypatch.setattr(grid, "train_or_resume", fake)
     options = ComparisonOptions(images, models=(*NETWORKS, "sabour2017_cnn"), seeds=2, sizes=(1,), out=tmp_path / "c")

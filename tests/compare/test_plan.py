@@ -102,7 +102,7 @@ class TestErrors:
             make_plan(ComparisonOptions(images, out=tmp_path))
 
     def test_no_network_of_a_kind(self, images, tmp_path, monkeypatch):
-        def diverge(recipe, folder, name, console, machine):
+        def diverge(*_):
             raise TrainingDivergedError("the loss is nan")
 
         monkeypatch.setattr(grid, "train_or_resume", diverge)

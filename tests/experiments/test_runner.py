@@ -3,10 +3,12 @@
 import dataclasses
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from capsella.data import FolderData
 from capsella.errors import BusyError, CapsellaError
 from capsella.experiments import (
     Row,
@@ -21,7 +23,7 @@ from capsella.experiments import (
 )
 from capsella.experiments import fit as fitting
 from capsella.files import alone_in
-from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run
+from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run, loop
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 
 CPU = ComputeOptions(accelerator="cpu")
@@ -36,7 +38,7 @@ def trained(monkeypatch):
     """No training: an error of 100 times the distance of the rate from 2e-3; rates of 0.1 and more diverge."""
     calls = []
 
-    def fake(recipe, folder, name, console, compute):
+    def fake(recipe, folder, *_):
         rate = recipe.optimizer.learning_rate
         calls.append(folder.name)
         if rate >= 0.1:
@@ -44,6 +46,7 @@ def trained(monkeypatch):
         folder.mkdir(parents=True)
         best = {"validation_error": 100 * abs(rate - 2e-3), "validation_loss": 1.0, "epoch": 1}
         (folder / "summary.json").write_text(json.dumps({"best": best, "kept_by": "validation_error", "seconds": 4.0}))
+        return SimpleNamespace(splits=None)
 
     monkeypatch.setattr(runner, "train_or_resume", fake)
     return calls
@@ -67,6 +70,16 @@ def test_seeds_go_round_the_rows_and_what_is_finished_is_read(tmp_path, monkeypa
     other = row("caps", dataclasses.replace(CAPSNET, epochs=2))
     with pytest.raises(CapsellaError, match="epochs"):
         Runner(tmp_path, QUIET).results([other], [0])
+
+
+def test_runs_on_the_same_images_load_them_once(tmp_path, image_folder, monkeypatch):
+    loaded, load_data = [], loop.load_data
+    monkeypatch.setattr(loop, "load_data", lambda data: loaded.append(data) or load_data(data))
+    own = dataclasses.replace(CNN, data=FolderData(path=image_folder, size=17), batch_size=8)
+    other = dataclasses.replace(own, data=dataclasses.replace(own.data, size=19))
+    results = Runner(tmp_path, QUIET, CPU).results([row("a", own), row("b", own), row("c", other)], [0])
+    assert [data.size for data in loaded] == [17, 19]
+    assert results["a"][0]["test"] == results["b"][0]["test"]
 
 
 def test_the_best_rate_of_the_first_seed_takes_the_others(tmp_path, trained):
@@ -106,7 +119,7 @@ def test_seeds_and_slugs_must_differ(tmp_path):
 def test_a_row_that_diverges_is_left_out_now_and_when_called_again(tmp_path, monkeypatch):
     calls = []
 
-    def train(recipe, folder, name, console, compute):
+    def train(recipe, folder, *_):
         calls.append(folder.name)
         folder.mkdir(parents=True, exist_ok=True)
         if folder.name == "caps-seed1":
@@ -114,6 +127,7 @@ def test_a_row_that_diverges_is_left_out_now_and_when_called_again(tmp_path, mon
 
     def test(folder, **_):
         RunFolder(tmp_path / calls[-1]).write("result", {"seed": int(calls[-1][-1])})
+        return SimpleNamespace(splits=None)
 
     monkeypatch.setattr(runner, "train_or_resume", train)
     monkeypatch.setattr(runner, "evaluate_run", test)
