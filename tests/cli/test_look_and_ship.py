@@ -107,7 +107,7 @@ class TestBench:
 
         monkeypatch.setattr("capsella.bench.subjects.with_images", tiny)
         out, names = tmp_path / "b.json", ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
-        words = ["bench", *names, "--backends", "eager", "--calls", 100, "--out", out]
+        words = ["bench", *names, "--backends", "eager", "--calls", 100, "--seconds", 0.3, "--out", out]
         assert cli(*words, "--threads", 1).code == 130
         first = json.loads(out.read_text())["networks"]
         assert list(first) == ["sabour2017_capsnet"]
