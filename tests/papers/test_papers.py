@@ -11,7 +11,8 @@ from PIL import Image
 
 from capsella.cli.flags import parse
 from capsella.cli.train import Train
-from capsella.data import NamedData, PairData, load_data, toys
+from capsella.data import NamedData, PairData, load_data
+from capsella.data.sources import toys
 from capsella.data.sources.viewpoints import is_familiar
 from capsella.losses import LossOptions
 from capsella.models import count_parameters, create_model
