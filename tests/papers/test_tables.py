@@ -75,7 +75,7 @@ def test_an_error_table_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert trained == ["cnn-seed0"]
     assert [row["label"] for row in values["rows"]] == [["digits", n] for n in ("CNN", "CNN, again", "CapsNet")]
     assert [row["paper_error_percent"] for row in values["rows"]] == [9.7, 1.4, None]
-    assert values["command"] == "capsella papers run tiny --budget small"
+    assert values["command"] == "capsella papers run tiny --budget small --seeds 2"
     cnn, again, _ = values["rows"]
     for first, second in zip(cnn["runs"], again["runs"], strict=True):
         assert (first["training"], first["test"]["errors"]) == (second["training"], second["test"]["errors"])
