@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def site_links(markdown: str, path: Path, name: str) -> str:
-    """The text of the page at `path`, which the site has as `name`, with links that lead somewhere in the site."""
+    """Return the text of the page at `path`, which the site has as `name`, with links that work in the site."""
 
     def replaced(found: re.Match[str]) -> str:
         link = found["link"] or found["src"]
@@ -72,7 +72,7 @@ def _uri(target: Path) -> str | None:
 
 
 def _targets(path: Path) -> Iterator[Path]:
-    """The files of the repository to which the page at `path` links."""
+    """Return the files of the repository to which the page at `path` links."""
     for found in LINK.finditer(path.read_text(encoding="utf-8")):
         link = found["link"] or found["src"]
         if ":" not in link and (target := (path.parent / link).resolve()).is_file():

@@ -31,7 +31,7 @@ def eight_bits(image: Image.Image, value_range: list[float] | None) -> Image.Ima
 
 
 def refuse(image: Image.Image) -> None:
-    """What Pillow reads otherwise than it is stored, or a part of it alone; `capsella predict` reads or refuses it."""
+    """Refuse what Pillow reads otherwise than it is stored, or in part; `capsella predict` reads or refuses it."""
     tags = image.tag_v2 if image.format == "TIFF" else {}
     bits, signs = (max(np.atleast_1d(tags.get(tag) or usual)) for tag, usual in ((258, 8), (339, 1)))
     deep, many = image.mode.startswith(("I", "F")), image.format in ("TIFF", "PNG", "GIF", "WEBP")
@@ -49,7 +49,7 @@ def refuse(image: Image.Image) -> None:
 
 
 def prepare(path: str, expected: dict) -> np.ndarray:
-    """An image file as the network takes it: [1 channels height width] in [0, 1]."""
+    """Read an image file as the network takes it: [1 channels height width] in [0, 1]."""
     stored = Image.open(path)
     refuse(stored)
     image = eight_bits(ImageOps.exif_transpose(stored), expected["value_range"])
@@ -60,7 +60,7 @@ def prepare(path: str, expected: dict) -> np.ndarray:
 
 
 def probabilities(activations: np.ndarray, calibration: dict) -> np.ndarray:
-    """What the activations are worth: [classes], which sum to one."""
+    """Return probabilities from activations: [classes], which sum to one."""
     a = np.maximum(activations.astype(np.float64), calibration["least"])
     logits = np.log(a)
     if "1 - " in calibration["logits"]:

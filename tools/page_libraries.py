@@ -31,12 +31,12 @@ def fetched(package: str, *paths: str) -> list[bytes]:
 
 
 def without_map(script: bytes) -> str:
-    """A script without the comment that names a file for debugging."""
+    """Return a script without the comment that names a file for debugging."""
     return "".join(line for line in script.decode().splitlines(True) if not line.startswith("//# sourceMappingURL"))
 
 
 def wrapped(module: str, package: str, *names: str) -> str:
-    """A module, whose short names would meet those of the page, as one name."""
+    """Return a module, whose short names would meet those of the page, as one name."""
     body, _, exported = without_map(module.encode()).partition("export{")
     pairs = [one.split(" as ") for one in exported.strip().rstrip(";}").split(",")]
     inner = {name: short for short, name in pairs}

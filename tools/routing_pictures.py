@@ -63,7 +63,7 @@ def class_couplings(model: ImageClassifier, image: Float[torch.Tensor, "c h w"])
 
 
 def draw(model: ImageClassifier, image: Float[torch.Tensor, "c h w"], label: int, title: str) -> Figure:
-    """The image, what went to its class over the image, and the couplings of the class capsules."""
+    """Return the image, what went to its class over the image, and the couplings of the class capsules."""
     figure = Figure(figsize=(6.4, 2.3), layout="constrained")
     picture, over, couplings = figure.subplots(1, 3, width_ratios=(1, 1, 1.5))
     pixels = image[:1].permute(1, 2, 0).numpy()

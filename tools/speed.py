@@ -185,7 +185,7 @@ def _summary_row(section: str, peak: float, case: dict[str, Any]) -> str:
 
 
 def _fused(case: dict[str, Any]) -> str | None:
-    """The backend of our kernels among those timed, if it is."""
+    """Return the backend of our kernels among those timed, if it is."""
     return next((name for name in FUSED if name in case["timings"]), None)
 
 

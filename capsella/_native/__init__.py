@@ -27,7 +27,7 @@ def _not_built(root: Path) -> str:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the kernels in use have an instruction for sums of bfloat16 products."""
+    """Return whether the kernels in use have an instruction for sums of bfloat16 products."""
     return kernels is not None and kernels.instruction_set() == "avx512bf16"
 
 

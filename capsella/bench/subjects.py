@@ -1,4 +1,4 @@
-"""What is timed: runs and models by name, with images and with or without their decoders."""
+"""The networks to time: runs and models by name, with images and with or without their decoders."""
 
 import inspect
 from collections.abc import Sequence

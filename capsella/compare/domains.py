@@ -70,7 +70,7 @@ class DomainOptions:
 
     @property
     def data(self) -> DomainData:
-        """How images are read."""
+        """Options for reading the images."""
         return DomainData(
             self.domains, size=self.size, channels=self.channels, group=self.group, skip_broken=self.skip_broken
         )

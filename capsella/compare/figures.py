@@ -19,7 +19,7 @@ def accuracy_figure(
     by_seed: Mapping[str, Sequence[float]],
     colours: Mapping[str, str],
 ) -> Figure:
-    """A row a network: the mean over seeds, or folds, with its 95 % interval, and each as a dot; shares as per cent.
+    """Draw a row per network: the mean over seeds, or folds, with its 95 % interval, and each as a dot; in per cent.
 
     Raises:
         ValueError: no networks.

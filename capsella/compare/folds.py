@@ -1,4 +1,4 @@
-"""What the comparisons of all folds show together: every image is tested once."""
+"""The comparisons of all folds taken together: every image is tested once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from capsella.evaluation import (
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """What the comparison of one fold found.
+    """The result of one fold.
 
     labels, groups: of its test images. others: the number of images that were not tested. By network that trained to
     the end: correct, which test images each seed classifies correctly; validation, the mean error in per cent; latency,

@@ -99,10 +99,10 @@ class ComparisonOptions(CommonComparisonOptions):
     """The same image in two classes, or in two splits of your own, is an error, or with `keep` a warning. Copies stay
     in one split. `ignore` does not look for copies."""
     precision: Precision = "32-true"
-    """Of the training: float32, or convolutions and dense layers in bfloat16. `auto`: bfloat16 if this machine is
-    clearly faster with it; the comparison keeps that choice."""
+    """Number format of the training: float32, or convolutions and dense layers in bfloat16. `auto`: bfloat16 if this
+    machine is clearly faster with it; the comparison keeps that choice."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; latency is measured on the processor."""
+    """Device and threads of the training; latency is measured on the processor."""
 
     def __post_init__(self) -> None:
         check_argument(self.rates in RATES, "be 1 or 3", rates=self.rates)
@@ -119,7 +119,7 @@ class ComparisonOptions(CommonComparisonOptions):
 
     @property
     def output(self) -> Path:
-        """Where the runs and the report go."""
+        """Folder of the runs and the report."""
         folds = "" if self.folds is None else f"-folds{self.folds}"
         name = f"compare-{self.folder.resolve().name}{folds}"
         return self.out or Path("runs", name, "" if self.fold is None else f"fold{self.fold}")
@@ -165,7 +165,7 @@ class ComparisonOptions(CommonComparisonOptions):
         return tuple(sorted(share for share in self.asked_sizes if share < 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """What decides the numbers, JSON-ready."""
+        """Return the settings that decide the numbers, JSON-ready."""
         values = dataclasses.asdict(self)
         for name in ("out", "dry_run"):
             del values[name]

@@ -120,7 +120,7 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is trained, on what, for how long.
+    """The networks to train, their images, and the length of each training.
 
     table: which image is in which split. costs: by network. epochs, batch_size, precision, balance: the same for every
     network, fold and fraction of the images.

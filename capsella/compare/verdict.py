@@ -63,7 +63,7 @@ class NetworkResult:
 
 @dataclass(frozen=True, eq=False)
 class TestSetting:
-    """What two networks are tested on, and how they were trained.
+    """The test images of two networks, and how the networks were trained.
 
     labels, classes: of the test images. limit: milliseconds that an image may take. epochs: of each training.
     unfinished: networks that still learned when their training ended. groups: the number of each image's patient or the
@@ -101,7 +101,7 @@ class TestSetting:
 
     @property
     def units(self) -> int:
-        """How many independent units there are: images, or the groups that they are of."""
+        """The number of independent units: images, or the groups that they belong to."""
         return len(self.labels) if self.groups is None else len(np.unique(self.groups))
 
 
@@ -130,7 +130,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison shows.
+    """The outcome of a comparison.
 
     capsules, cnn: the networks. winner: None if the difference is within noise. recommended: the network to use, and
     the reason; None if none is fit. useful: networks that are better than chance. never_found: by network, classes with

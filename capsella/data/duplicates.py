@@ -240,7 +240,7 @@ def _first(numbers: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
 
 
 def _connected(edges: Int64[np.ndarray, "edges 2"], nodes: int) -> Int64[np.ndarray, " nodes"]:
-    """Number the connected components, in the order of the nodes."""
+    """Return the number of each node's connected component, in the order of the nodes."""
     graph = coo_array((np.ones(len(edges), bool), (edges[:, 0], edges[:, 1])), shape=(nodes, nodes))
     return connected_components(graph, directed=False)[1].astype(np.int64)
 

@@ -143,7 +143,7 @@ def _split(source: SourceSplits, splits: Sequence[str]) -> SourceSplits:
 
 
 def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, " n"]:
-    """Number the distinct texts that the pattern captures."""
+    """Return a number for each distinct text that the pattern captures."""
     texts = []
     for path in paths:
         match = re.search(pattern, path)

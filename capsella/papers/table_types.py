@@ -488,7 +488,7 @@ class MatchedErrorTable(Published):
         return {"cells": cells, "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
 
     def _is_comparable(self, row: MatchedRow) -> bool:
-        """Whether the row has the paper's changed images and stops at the paper's error."""
+        """Return whether the row has the paper's changed images and stops at the paper's error."""
         return row.other_stop is None and not self.test_sets[1].caveat
 
     def _ours(self, row: MatchedRow, errors: Sequence[Sequence[float]], *, signed: bool = False) -> list[str]:

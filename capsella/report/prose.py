@@ -165,7 +165,7 @@ def prediction_lines(summary: PredictionSummary, columns: UncertaintyColumns) ->
 
 @dataclass(frozen=True)
 class Training:
-    """What a report says about a training: its paragraphs, and whether groups of images were kept together."""
+    """A report's paragraphs about a training, and whether groups of images were kept together."""
 
     paragraphs: tuple[str, ...]
     grouped: bool

@@ -1,4 +1,4 @@
-"""What a decoder makes of class capsules: reconstructions, dimension tweaks, and overlaid pairs."""
+"""Drawings of a decoder from class capsules: reconstructions, dimension tweaks, and overlaid pairs."""
 
 import math
 from collections.abc import Sequence

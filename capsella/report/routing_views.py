@@ -1,4 +1,4 @@
-"""How images are routed, by layer and iteration: one image as arrays over it, many images in a few numbers."""
+"""The routing of images, by layer and iteration: one image as arrays over it, many images in a few numbers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

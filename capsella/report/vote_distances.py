@@ -1,4 +1,4 @@
-"""How votes gather around their parents from one routing iteration to the next (Hinton et al. 2018, Figure 2)."""
+"""Distances of votes from their parents, from one routing iteration to the next (Hinton et al. 2018, Figure 2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

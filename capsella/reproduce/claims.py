@@ -1,4 +1,4 @@
-"""Whether measured rows support what a paper claims of them, by a rule."""
+"""A rule that decides whether measured rows support a paper's claim."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ RULE = (
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What the numbers show of a claim.
+    """The outcome of a claim.
 
     rows: slugs of the two that were compared. why: the reason if they cannot tell. errors: of both rows in per cent,
     means over seeds. gain: by how much the better row's accuracy is higher, as a share; None if a row is missing.

@@ -43,7 +43,7 @@ BUDGETS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the page says of the reproduction beside its tables; the fields are those of `Reproduction`."""
+    """Facts about a reproduction beside its tables; the fields are those of `Reproduction`."""
 
     missing: Mapping[str, str]
     plan: Plan

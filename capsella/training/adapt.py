@@ -153,7 +153,7 @@ def _order(images: ImageSet, options: AdaptOptions, each: int) -> Int64[Tensor, 
 
 
 def _dense(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """Number labels without gaps: a class of the network may have no image."""
+    """Return labels numbered without gaps: a class of the network may have no image."""
     return labels.unique(return_inverse=True)[1]
 
 

@@ -92,7 +92,7 @@ class Choice:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """How a study stores the values: numbers, words and None as they are, anything else as text."""
+        """The values as a study stores them: numbers, words and None as they are, anything else as text."""
         return tuple(value if isinstance(value, Label) else str(value) for value in self.values)
 
     @property

@@ -1,4 +1,4 @@
-"""What is fitted to a trained network besides its weights: calibration, and a detector of out-of-distribution images.
+"""Fits beside a trained network's weights: its calibration, and a detector of out-of-distribution images.
 
 Functions of tensors only. `capsella.models.scoring` runs a model for them, `capsella.training` fits them after a
 training, `capsella.evaluation` measures them.

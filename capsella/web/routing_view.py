@@ -1,4 +1,4 @@
-"""How each image was routed, for a page: evidence for each class, entropies, votes in two dimensions."""
+"""The routing of each image, for a page: evidence for each class, entropies, votes in two dimensions."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,7 @@ FACTOR = 3  # one candidate in three passes a rung; the next rung is three times
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How a search is done.
+    """Options of a search.
 
     Raises:
         ArgumentError: a field is outside its range.
@@ -27,7 +27,7 @@ class SearchOptions:
     trials: int | None = None
     """Number of candidates, over all processes. Default: 30, or with --minutes as many as there is time for."""
     objectives: tuple[Objective, ...] = ("error",)
-    """What to minimise: error (on validation images), ms (milliseconds per image in the fastest backend here),
+    """Objectives to minimise: error (on validation images), ms (milliseconds per image in the fastest backend here),
     parameters. With several, no candidate is stopped early, and the report shows the Pareto front."""
     limit_ms: float | None = None
     """Reject candidates that take more milliseconds per image, before they are trained."""

@@ -68,7 +68,7 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search found so far.
+    """The results of a search so far.
 
     options: of the search. trials: all of them. candidates: the finalists' numbers, the recipe first, also of those
     whose seeds are still to be trained. finalists: the best first, over the seeds that all of them have. is_balanced:
@@ -84,7 +84,7 @@ class Outcome:
 
     @property
     def error_name(self) -> str:
-        """What candidates are judged by."""
+        """The objectives of the search."""
         return "balanced validation error" if self.is_balanced else "validation error"
 
     @property
@@ -118,7 +118,7 @@ class Outcome:
 
     @property
     def comparison(self) -> Comparison | None:
-        """How the winner compares with the recipe; None if either is missing, or the recipe wins."""
+        """The winner against the recipe; None if either is missing, or the recipe wins."""
         if self.winner is None or self.base is None or self.winner is self.base:
             return None
         return self.compare(self.winner)

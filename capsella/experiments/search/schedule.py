@@ -1,4 +1,4 @@
-"""How long candidates train: as long as the recipe, or shorter if the time is limited."""
+"""The length of candidates' trainings: that of the recipe, or shorter if the time is limited."""
 
 import math
 from dataclasses import replace

@@ -120,7 +120,7 @@ WEIGHTS = {
 
 
 def family(network: str) -> str:
-    """The family of a network by its part of a registered name.
+    """Return the family of a network by its part of a registered name.
 
     >>> family("capsnet2")
     'capsnet'

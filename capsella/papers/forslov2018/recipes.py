@@ -136,7 +136,7 @@ def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
 
 @register_space("images-emnet", "emnet-cells", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
 def em_networks(recipe: Recipe) -> Space:
-    """The thesis (§10.7) asks for EM networks found by search; of 692 K parameters, 662 K are in two 9×9 kernels."""
+    """Return the space of EM networks. The thesis (§10.7) asks for a search; 662 of 692 K parameters are two kernels."""
     recipe = recipe.complete()
     options, routing = recipe.model.options, recipe.model.options["routing"]
     return Space(
@@ -160,7 +160,7 @@ def em_networks(recipe: Recipe) -> Space:
 
 @register_space("he2016-cells")
 def residual_networks(recipe: Recipe) -> Space:
-    """The residual network, from 78 K parameters on: searched as EM networks are, a comparison of the two is fair."""
+    """Return the space of the residual network, from 78 K parameters on: searched alike, the comparison is fair."""
     recipe = recipe.complete()
     options = recipe.model.options
     return Space(

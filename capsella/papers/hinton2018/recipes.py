@@ -189,6 +189,6 @@ def hinton2018_toys() -> Recipe:
 
 
 def _baseline(recipe: Recipe) -> Recipe:
-    """The CNN on the images of a recipe of the matrix capsules."""
+    """Return the recipe of the CNN on the images of a recipe of matrix capsules."""
     options = {**CROPPED, "dropout": 0.5}
     return replace(recipe, model=ModelOptions("hinton2018_cnn", options), loss=LossOptions(name="cross_entropy"))

@@ -204,7 +204,9 @@ def rows_on(dataset: BenchmarkDataset, source: str, budget: BudgetName) -> tuple
     base = dataset.base(budget, source)
     options: dict[str, Any] = {name: value for name, value in base.model.options.items() if name != "routing"}
     routings = {name: BEST.get(name, kind()) for name, kind in sorted(ROUTINGS.items())}
-    uniform = {name: one for name, routing in routings.items() if (one := _with_uniform_couplings(routing)) is not None}
+    uniform = {
+        name: fixed for name, routing in routings.items() if (fixed := _with_uniform_couplings(routing)) is not None
+    }
     twins = {name: f"{name}, even" for name in uniform} | ({"dynamic": "uniform"} if "uniform" in routings else {})
     routings |= {twins[name]: routing for name, routing in uniform.items()}
     models: dict[str, tuple[ModelOptions, Classification]] = {
@@ -262,7 +264,7 @@ class ChosenRate:
 
     @property
     def at_edge(self) -> bool:
-        """Whether a rate beyond those that were tried may be better still."""
+        """True if a learning rate beyond those that were tried may be better still."""
         return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
 
 
@@ -287,7 +289,7 @@ def choose_rates(rows: Sequence[BenchmarkRow], grid: Runner) -> list[ChosenRate]
         for factor in FACTORS
         for split in range(SPLITS)
     ]
-    runs = grid.validate([_short(*one) for one in tried], (SEARCH_SEED,))
+    runs = grid.validate([_short(*candidate) for candidate in tried], (SEARCH_SEED,))
     by_row: dict[str, dict[float, list[ValidationResult]]] = {row.slug: {} for row in rows}
     for (row, rate, _), by_seed in zip(tried, runs, strict=True):
         by_row[row.slug].setdefault(rate, []).append(by_seed[SEARCH_SEED])

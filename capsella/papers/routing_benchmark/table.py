@@ -163,12 +163,12 @@ class Measured:
 
     @property
     def stops(self) -> bool:
-        """Whether it was to stop at an error."""
+        """True if it was to stop at an error."""
         return self.chosen.row.recipe.stop_at_error is not None
 
     @property
     def reached(self) -> bool:
-        """Whether all seeds reached that error; true for a row that does not stop."""
+        """True if all seeds reached that error; also true for a row that does not stop."""
         return not self.stops or all(run["training"]["stopped"]["reached"] for run in self.runs)
 
     @property
@@ -196,10 +196,10 @@ class _DatasetPart:
         """Return all rows. Whatever chooses among trainings is done before the first test."""
         grid = Runner(self.folder, self.console)
         chosen = self._choose(grid)
-        trained: list[Runs] = grid.validate([one.row for one in chosen], seeds)
+        trained: list[Runs] = grid.validate([choice.row for choice in chosen], seeds)
         uniform = self._uniform(chosen, grid, seeds)
         sound = [_sound(runs) for runs in trained]
-        results = [self._test(one.row, runs) for one, runs in zip(chosen, sound, strict=True)]
+        results = [self._test(choice.row, runs) for choice, runs in zip(chosen, sound, strict=True)]
         changed = self._test_changed(sound)
         first = {row.slug: _folders(runs)[0] for row, runs in zip(self.rows, sound, strict=True) if runs}
         options, images = ATTACKS[self.budget]
@@ -231,9 +231,10 @@ class _DatasetPart:
             self.console.print("trainings at those rates:")
             return chosen
         stopped = []
-        for one in map(at_recipe_rate, self.rows):
-            recipe = replace(one.row.recipe, stop_at_error=STOPS[self.budget], stop_on="test")
-            stopped.append(replace(one, row=replace(one.row, slug=f"{one.row.slug}-stopped", recipe=recipe)))
+        for choice in map(at_recipe_rate, self.rows):
+            recipe = replace(choice.row.recipe, stop_at_error=STOPS[self.budget], stop_on="test")
+            row = replace(choice.row, slug=f"{choice.row.slug}-stopped", recipe=recipe)
+            stopped.append(replace(choice, row=row))
         return stopped
 
     def _uniform(
@@ -248,8 +249,8 @@ class _DatasetPart:
             return {}
         by_slug = {row.slug: row for row in self.rows}
         rows = {
-            row.slug: at_chosen_rate(by_slug[row.uniform], one.rate)
-            for row, one in zip(self.rows, chosen, strict=True)
+            row.slug: at_chosen_rate(by_slug[row.uniform], choice.rate)
+            for row, choice in zip(self.rows, chosen, strict=True)
             if row.uniform is not None and row.uniform in by_slug
         }
         trained = grid.validate(list(rows.values()), seeds)

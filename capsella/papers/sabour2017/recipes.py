@@ -177,7 +177,7 @@ def demo() -> Recipe:
 
 
 def _baseline(recipe: Recipe, model: ModelOptions, learning_rate: float = 1e-4) -> Recipe:
-    """A CNN on the images of a capsule network's recipe."""
+    """Return the recipe of a CNN on the images of a capsule network's recipe."""
     return replace(
         recipe,
         model=model,

@@ -33,7 +33,7 @@ WARPS = 8
 @triton.jit
 @no_type_check
 def _rows(block, windows, SITES: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, BM: tl.constexpr):
-    """A tile's first window; of its rows [BM]: window after the first, site in image, image, row of pose, existence."""
+    """Return a tile's first window; of its rows [BM]: window after the first, site image, row of pose, existence."""
     row = tl.arange(0, BM)
     first = block * (BM // RP)
     n = first + row // RP
@@ -58,7 +58,7 @@ def _vote_tile(
     C_IN: tl.constexpr, C_OUT: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr, K: tl.constexpr,
     BQ: tl.constexpr, OFFSET: tl.constexpr, PRECISION: tl.constexpr, REAL: tl.constexpr,
 ):  # fmt: skip
-    """The votes u W + offset [BM BC] of child type m in slot k of each window with weight number `which`; u and W."""
+    """Return the votes u W + offset [BM BC] of child type m in slot k of each window with weight `which`; u and W."""
     q = tl.arange(0, BQ)
     position = tl.load(slots + site * K + k)  # of the child, in its image
     child = (image * area + position) * C_IN + m
