@@ -136,7 +136,7 @@ def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
 
 @register_space("images-emnet", "emnet-cells", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
 def em_networks(recipe: Recipe) -> Space:
-    """Return the space of EM networks. The thesis (§10.7) asks for a search; 662 of 692 K parameters are two kernels."""
+    """Return the space of EM networks. The thesis (§10.7) asks for a search; two kernels hold 662 of 692 K weights."""
     recipe = recipe.complete()
     options, routing = recipe.model.options, recipe.model.options["routing"]
     return Space(
