@@ -429,7 +429,7 @@ def ranks(rows: Mapping[str, CorrectnessTable]) -> dict[str, str]:
     rows: which test images each row's seeds have right; all of the same images.
 
     >>> import numpy as np
-    >>> all_right, half, none = (Hits(np.tile(np.arange(100) < right, (2, 1))) for right in (100, 50, 0))
+    >>> all_right, half, none = (CorrectnessTable(np.tile(np.arange(100) < right, (2, 1))) for right in (100, 50, 0))
     >>> ranks({"a": half, "b": all_right, "c": half, "d": none})
     {'a': '2–3', 'b': '1', 'c': '2–3', 'd': '4'}
     >>> ranks({"a": half, "b": half})
