@@ -220,7 +220,7 @@ def test_gains_over_uniform_couplings_are_at_the_rate_of_the_row(tiny, tmp_path,
     benchmark = tiny("heinsen")
 
     def chosen(rows, grid):
-        rates = {row.slug: datasets.learning_rate_at(row.recipe, 1.0 if row.uniform else 3.0) for row in rows}
+        rates = {row.slug: datasets.scaled_learning_rate(row.recipe, 1.0 if row.uniform else 3.0) for row in rows}
         return [datasets.ChosenRate({}, rates[r.slug], datasets.at_chosen_rate(r, rates[r.slug])) for r in rows]
 
     monkeypatch.setattr(table, "choose_rates", chosen)
