@@ -189,13 +189,14 @@ class Trainer:
             if self._is_first:
                 self._begin()
             shown = self.recipe.epochs * self.steps
-            events = closing(open_events(self.files.events, self.progress.step)) if self._is_first else nullcontext()
-            with events as writer, progress_bar(self.console, self.name, shown, self.progress.step) as bar:
+            writer = open_events(self.files.events, self.progress.step) if self._is_first else None
+            with nullcontext() if writer is None else closing(writer), progress_bar(self.console, self.name, shown, self.progress.step) as bar:
                 while not self._is_finished and (until is None or self.progress.epoch < until):
                     self._train_epoch(bar)
                     row = self._finish_epoch()
                     if writer is not None:
                         write_events(writer, row)
+                    if self._is_first:
                         line = epoch_line(row, self.recipe.epochs, selection_metric(self.recipe))
                         self.console.print(line, soft_wrap=True)
             if self._is_first and self._is_finished:

@@ -1,6 +1,7 @@
 """Metrics of a training: metrics.csv, TensorBoard, the line per epoch and the progress bar."""
 
 import csv
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,8 +46,13 @@ def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
         raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
 
 
-def open_events(folder: Path, step: int) -> "SummaryWriter":
-    """Open TensorBoard's events after `step`; those of later steps, which a kill left behind, no longer count."""
+def open_events(folder: Path, step: int) -> "SummaryWriter | None":
+    """Open TensorBoard's events after `step`, or return None where TensorBoard (an extra) is not installed.
+
+    Events of later steps, which a kill left behind, no longer count.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder), purge_step=step + 1)

@@ -30,6 +30,37 @@ def test_help_and_bad_flags_answer_without_pytorch():
     assert done.returncode == 0, done.stderr
 
 
+# Packages of the extras, as if they were not installed. `transformers` is in an environment that has all extras.
+ONLY_THE_BASE = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+EXTRAS = {"onnx", "onnxruntime", "onnxscript", "optuna", "psutil", "pyarrow", "ray", "starlette", "tensorboard",
+          "transformers", "triton", "uvicorn", "beartype", "pandas"}
+sys.meta_path.insert(0, Missing())
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.partition(".")[0] in EXTRAS else find_spec(name, package)
+from capsella.cli import main
+images, run, out = sys.argv[1:]
+train = ["train", "images-cnn", images, "--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu"]
+for words in ([*train, "--out", run], ["evaluate", run], ["predict", run, images, "--out", out]):
+    main(words)
+"""
+
+
+def test_without_any_extra_a_network_trains_is_evaluated_and_predicts(image_folder, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "predictions.csv"
+    words = [sys.executable, "-c", ONLY_THE_BASE, image_folder, run, out]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(out.read_text().splitlines()) == 34
+    assert (run / "report.html").exists()
+    assert not (run / "events").exists()
+
+
 def test_help_groups_the_commands_by_task(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = cli("--help").out.splitlines()
