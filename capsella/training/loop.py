@@ -190,9 +190,10 @@ class Trainer:
                 self._begin()
             shown = self.recipe.epochs * self.steps
             writer = open_events(self.files.events, self.progress.step) if self._is_first else None
-            with nullcontext() if writer is None else closing(writer), progress_bar(self.console, self.name, shown, self.progress.step) as bar:
+            bar = progress_bar(self.console, self.name, shown, self.progress.step)
+            with nullcontext() if writer is None else closing(writer), bar as steps:
                 while not self._is_finished and (until is None or self.progress.epoch < until):
-                    self._train_epoch(bar)
+                    self._train_epoch(steps)
                     row = self._finish_epoch()
                     if writer is not None:
                         write_events(writer, row)

@@ -42,7 +42,7 @@ EXTRAS = {"onnx", "onnxruntime", "onnxscript", "optuna", "psutil", "pyarrow", "r
 sys.meta_path.insert(0, Missing())
 import importlib.util
 find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name.partition(".")[0] in EXTRAS else find_spec(name, package)
+importlib.util.find_spec = lambda name, *args: None if name.partition(".")[0] in EXTRAS else find_spec(name, *args)
 from capsella.cli import main
 images, run, out = sys.argv[1:]
 train = ["train", "images-cnn", images, "--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu"]
