@@ -1,7 +1,7 @@
 """The pages: their code runs, their commands parse, their links lead somewhere, and the site has every public name."""
 
 import ast
-import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -52,6 +52,8 @@ def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_commands_of_the_pages_are_understood(understood: Callable[[str], bool]) -> None:
     commands = {line for page in [*DOCS.rglob("*.md"), ROOT / "README.md"] for line in shell_commands(page.read_text())}
     commands |= set(re.findall(r"\| `(capsella [^`]+)`", README))
+    if importlib.util.find_spec("ray") is None:  # an extra that the fast suite does not install
+        commands = {line for line in commands if "--on " not in line}
     assert len(commands) > 100
     assert [line for line in sorted(commands) if not understood(line)] == []
     wrong = ["capsella trian demo", "capsella train demo --colour red", "capsella predict run"]
