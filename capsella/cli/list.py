@@ -64,12 +64,12 @@ def _parameters(name: str) -> str:
 
 
 def _recipes(pattern: str) -> None:
-    from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group, recipe_summary, recipe_text
-    from capsella.training.recipes import flatten
+    from capsella.papers import get_recipe, list_recipes, recipe_group, recipe_summary, recipe_text
+    from capsella.training.recipe import flatten
 
     names = list_recipes(pattern)
     if not names:
-        recipe_function(pattern)  # raises, with the nearest name
+        get_recipe(pattern)  # raises, with the nearest name
     if names == [pattern]:
         print(f"{pattern}: {textwrap.fill(recipe_text(pattern), 100)}\n\nfields:")
         for path, value in flatten(get_recipe(pattern).complete()).items():

@@ -102,9 +102,16 @@ def _run(options: Papers) -> None:
 
 def _reproduce(options: Papers, command: str) -> None:
     """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
+    from capsella.experiments.reproduce import (
+        Measurements,
+        Reproduction,
+        find_entries,
+        left_out,
+        make_plan,
+        plan_summary,
+        trainings_of,
+    )
     from capsella.papers.published import FIGURES, TABLES
-    from capsella.reproduce import Measurements, Reproduction, find_entries, make_plan, trainings_of
-    from capsella.reproduce.terminal import left_out, plan_summary
 
     began, budget, seeds = time.monotonic(), options.budget or "medium", options.seeds or 3
     if options.data is not None:

@@ -56,7 +56,7 @@ def _recipe_fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
 def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
     """Tell the recipe from the images."""
     from capsella.data.listing import no_folder
-    from capsella.papers import list_recipes, recipe_function
+    from capsella.papers import get_recipe, list_recipes
     from capsella.papers.own_images import DEFAULT
 
     check_argument(bool(words) and all(words), "name a recipe or images", words=tuple(words))
@@ -68,7 +68,7 @@ def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
     if not Path(first).exists():
         if Path(first).parent != Path() or first.endswith("/"):
             raise CapsellaError(no_folder(first))
-        recipe_function(first)  # raises, with the nearest name
+        get_recipe(first)  # raises, with the nearest name
     if Path(first).is_file() and not first.endswith(".npz"):
         raise CapsellaError(no_folder(first))
     return DEFAULT, first

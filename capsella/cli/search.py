@@ -1,6 +1,5 @@
 """`capsella search`."""
 
-import runpy
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,13 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from capsella.cli.flags import Group, parse, part_of, positional, settings
 from capsella.cli.screen import console, show
-from capsella.errors import CapsellaError, near_names
 from capsella.experiments.search.options import SearchOptions
 
 if TYPE_CHECKING:
-    from capsella.experiments.search import Outcome, Search, Space
-    from capsella.training import Recipe
-
     All = dict[str, Any]
 else:
     All = settings()
@@ -54,8 +49,8 @@ def run(arguments: list[str]) -> None:
     command = parse(SearchCommand, arguments or ["--help"], "search")
 
     from capsella.cli.recipes import choose_recipe, describe_augmentation
-    from capsella.experiments.search import open_search, run_search
-    from capsella.experiments.search.terminal import plan_summary
+    from capsella.experiments.search import finish_search, open_search, read_space, run_search
+    from capsella.experiments.search.report import outcome_summary, plan_summary
     from capsella.training import ComputeOptions
 
     out, options = console(), command.options
@@ -63,7 +58,7 @@ def run(arguments: list[str]) -> None:
     compute = ComputeOptions(**part_of(command.given, "compute"))
     if fitted is not None:
         out.print(describe_augmentation(recipe.augment), markup=False, soft_wrap=True)
-    space = None if command.space is None else space_of(command.space, recipe)
+    space = None if command.space is None else read_space(command.space, recipe)
     with tempfile.TemporaryDirectory() as folder, out.status("reading the images, timing a few steps"):
         if command.dry_run:
             options = replace(options, out=Path(folder, name), storage=None)
@@ -74,53 +69,13 @@ def run(arguments: list[str]) -> None:
         return
     print(f"study   {search.folder}")
     try:
-        _finish(search, run_search(search, out))
+        outcome = run_search(search, out)
     except KeyboardInterrupt:
         print("The study is kept. Run the same command to continue.")
         raise
-
-
-def space_of(word: str, recipe: "Recipe") -> "Space":
-    """Return the space that a Python file sets, or that of a recipe.
-
-    Raises:
-        CapsellaError: neither; or an error in the file.
-    """
-    from capsella.experiments.search import Space
-    from capsella.training.search_space import registered_space, registered_spaces
-
-    if word.endswith(".py"):
-        try:  # the file is run: take none from strangers
-            found = runpy.run_path(word).get("space")
-        except Exception as error:  # any mistake in the user's file
-            raise CapsellaError(f"{word}: {type(error).__name__}: {error}") from error
-        if not isinstance(found, Space):
-            raise CapsellaError(f"{word}: must set `space` to a Space, got {type(found).__name__}")
-        return found
-    registered = registered_space(word)
-    if registered is None:
-        hint = near_names(word, registered_spaces())
-        raise CapsellaError(f"space: must be a Python file or a recipe with a space of its own, got {word!r}; {hint}")
-    return registered(recipe)
-
-
-def _finish(search: "Search", outcome: "Outcome") -> None:
-    """Print the outcome, test the winner, and write the report and the recipes."""
-    from capsella.experiments.search.finalists import final_test, recipe_of, save_recipes
-    from capsella.experiments.search.report import winner_test, write_report
-    from capsella.experiments.search.terminal import outcome_summary
-    from capsella.training import save_recipe
-
+    page, winner = finish_search(search, outcome)
     show(outcome_summary(search, outcome))
-    winner, options = outcome.winner, search.options
-    if winner is not None and options.final:
-        print(winner_test(outcome, final_test(search, winner)))
-    print(f"report  {write_report(search, outcome)}")
-    if winner is None:
-        print("run the command again to continue")
-        return
-    save_recipes(search, outcome)
-    if options.save_recipe is not None:
-        save_recipe(recipe_of(search, winner), options.save_recipe)
-    path = options.save_recipe or search.folder / "winner.json"
-    print(f"recipe  {path}\nnext    capsella train {path}")
+    print(f"report  {page}")
+    print(
+        "run the command again to continue" if winner is None else f"recipe  {winner}\nnext    capsella train {winner}"
+    )

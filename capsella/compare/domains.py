@@ -34,7 +34,7 @@ from capsella.files import write_json, write_text
 from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.training import ComputeOptions, Recipe, RunFolder, load_run
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 
 
 @dataclass(frozen=True)

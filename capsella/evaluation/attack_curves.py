@@ -1,14 +1,11 @@
 """Accuracy of networks under attack, as a function of the largest change of a pixel."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
@@ -20,18 +17,19 @@ from capsella.evaluation.attacks import (
     has_class_capsules,
     margin_gradient,
     pgd,
-    vote_attack,
+    vote_log_odds,
 )
 from capsella.models import ImageClassifier
-from capsella.models.inference import inference
+from capsella.models.inference import device_of, inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.progress import tracked
 from capsella.seeds import mixed_seed
 from capsella.types import check_finite
-from capsella.uncertainty import OODDetector
 
 # The check at ε = 1, whatever the attacks are allowed: a weak attack must not look like a masked gradient. It costs
 # little if nothing is masked, because misclassified images skip the rest.
-FULL_REACH_STEPS, FULL_REACH_RESTARTS = 40, 5
+FULL_REACH = {"steps": 40, "restarts": 5}
+Key = tuple[str, str | None, float]  # attack, source, ε
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,9 @@ class AttackOptions:
     epsilons: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
     """Largest changes of a pixel, for images in [0, 1]; ascending."""
     steps: int = 20
-    """Steps of PGD and of the vote attack; BIM takes half as many, at least one."""
+    """Steps of PGD and of the vote attack; BIM takes half as many, at least one, the adaptive attack twice as many."""
     restarts: int = 3
-    """Random starts of PGD and of the vote attack."""
+    """Random starts of PGD, the vote attack and the adaptive attack."""
     seed: int = 0
     """Seed of the random starts."""
     batch_size: int = 50
@@ -156,137 +154,91 @@ def attack_networks(
         if model.classes != images.classes:
             raise ArgumentError("images.classes", f"be {name}'s {model.classes}", images.classes)
         model.check_images(images.images[:1])
-    tallies = {}
-    for name, model in models.items():
-        detector = model.ood_detector
-        usable = detector is not None and detector.supports(false_positive_rate)
-        tallies[name] = _Tally(detector if usable else None, false_positive_rate)
-    rounds = -(-len(images) // options.batch_size) * len(models) * (len(options.epsilons) + 1)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as bar:
-        task = bar.add_task("attack", total=rounds)
-        for number, batch in enumerate(batches(images, options.batch_size)):
-            for _ in _attack_batch(models, tallies, batch.images, batch.labels, number, options):
-                bar.advance(task)
-    return {name: tally.result(len(images), options) for name, tally in tallies.items()}
+    records = {name: _Record(model, false_positive_rate) for name, model in models.items()}
+    steps = -(-len(images) // options.batch_size) * len(models) * (len(options.epsilons) + 1)
+    for _ in tracked(_attack_all(records, images, options), "attack", steps, is_shown=progress):
+        pass
+    return {name: record.result(options) for name, record in records.items()}
 
 
-Key = tuple[str, str | None, float]  # attack, source, ε
+class _Record:
+    """Each image's outcome for one network: correct and flagged as OOD, by attack, source and ε; and its gradient."""
 
+    def __init__(self, model: ImageClassifier, false_positive_rate: float | None) -> None:
+        self.model, self.rate, detector = model, false_positive_rate or 0.0, model.ood_detector
+        self.detector = detector if detector is not None and detector.supports(false_positive_rate) else None
+        self.outcomes = defaultdict[Key, list[Tensor]](list)
+        self.zeros: list[Tensor] = []
 
-@dataclass
-class _Tally:
-    """Counts by attack, source and ε: correct, fooled and flagged images; and zeros of the gradients."""
-
-    detector: OODDetector | None = None
-    false_positive_rate: float | None = None
-    right: Counter[Key] = field(default_factory=Counter)
-    fooled: Counter[Key] = field(default_factory=Counter)
-    flagged: Counter[Key] = field(default_factory=Counter)
-    was_right: Bool[Tensor, " b"] = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
-    false_positives: int = 0
-    zeros: int = 0
-    pixels: int = 0
-    without_gradient: int = 0
-
-    def begin(self, model: ImageClassifier, images: Tensor, labels: Tensor) -> None:
-        """Count a batch without an attack."""
-        right, flagged = self._judge(model, images, labels)
-        self.was_right = right
-        self.right["clean", None, 0.0] += int(right.sum())
-        self.false_positives += int(flagged.sum())
-
-    def add(self, key: Key, model: ImageClassifier, images: Tensor, labels: Tensor) -> None:
-        """Count the attacked images of that batch that are correct, and those that fool the network."""
-        right, flagged = self._judge(model, images, labels)
-        fooled = self.was_right & ~right
-        self.right[key] += int(right.sum())
-        self.fooled[key] += int(fooled.sum())
-        self.flagged[key] += int((fooled & flagged).sum())
-
-    def _judge(self, model: ImageClassifier, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which images are correct, and which are flagged as OOD."""
-        quick = without_unused_decoder(model, self.detector)
-        with inference(quick):
-            if self.detector is None or self.false_positive_rate is None:
-                activations, flagged = quick(images).activations, torch.zeros_like(labels, dtype=torch.bool)
+    def judge(self, key: Key, images: Tensor, labels: Tensor) -> None:
+        """Note which images are correct, and which are flagged."""
+        quick = without_unused_decoder(self.model, self.detector)
+        with inference(quick) as device:
+            x, flagged = images.to(device), torch.zeros_like(labels, dtype=torch.bool)
+            if self.detector is None:
+                activations = quick(x).activations
             else:
-                output, scores = predict_with_scores(quick, images, self.detector)
-                threshold = self.detector.threshold(self.false_positive_rate)
-                activations, flagged = output.activations, scores.amax(1) > threshold
+                output, scores = predict_with_scores(quick, x, self.detector)
+                activations, flagged = output.activations, scores.amax(1).cpu() > self.detector.threshold(self.rate)
             check_finite(activations)
-            return (activations.argmax(1) == labels).clone(), flagged.clone()
+            self.outcomes[key].append(torch.stack([activations.argmax(1).cpu() == labels.cpu(), flagged.cpu()]))
 
-    def add_gradient(self, gradient: Float[Tensor, "b c h w"]) -> None:
-        """Count the zeros of a gradient."""
-        zero = gradient == 0
-        self.zeros += int(zero.sum())
-        self.pixels += zero.numel()
-        self.without_gradient += int(zero.flatten(1).all(1).sum())
+    def result(self, options: AttackOptions) -> UnderAttack:
+        """Return the outcomes of all batches, in per cent."""
+        outcomes = {key: torch.cat(parts, 1).clone() for key, parts in self.outcomes.items()}
+        (was_right, was_flagged), zeros = outcomes["clean", None, 0.0], torch.cat(self.zeros)
 
-    def result(self, images: int, options: AttackOptions) -> UnderAttack:
-        """Return the counts in per cent."""
-        share = {key: 100 * right / images for key, right in self.right.items()}
-        attacks = dict.fromkeys((attack, source) for attack, source, _ in self.right if attack not in ("clean", "full"))
-        white_box_first = sorted(attacks, key=lambda attack: attack[1] is not None)
+        def accuracy(key: Key) -> float:
+            return 100 * int(outcomes[key][0].sum()) / len(was_right)
+
         curves = []
-        for attack in white_box_first:
+        attacks = dict.fromkeys((attack, source) for attack, source, _ in outcomes if attack not in ("clean", "full"))
+        for attack in sorted(attacks, key=lambda attack: attack[1] is not None):  # white-box attacks first
             keys = [(*attack, epsilon) for epsilon in options.epsilons]
-            flagged = () if self.detector is None else tuple(self.flagged[key] for key in keys)
-            accuracy, fooled = tuple(share[key] for key in keys), tuple(self.fooled[key] for key in keys)
-            curves.append(AttackCurve(*attack, accuracy, fooled, flagged))
+            fooled = [was_right & ~outcomes[key][0] for key in keys]
+            found = [f & outcomes[key][1] for f, key in zip(fooled, keys, strict=True)] if self.detector else []
+            counts = [tuple(int(column.sum()) for column in columns) for columns in (fooled, found)]
+            curves.append(AttackCurve(*attack, tuple(map(accuracy, keys)), *counts))
         return UnderAttack(
-            clean=share["clean", None, 0.0],
-            at_full_reach=share["full", None, 1.0],
-            zero_gradient=100 * self.zeros / self.pixels,
-            without_gradient=self.without_gradient,
+            clean=accuracy(("clean", None, 0.0)),
+            at_full_reach=accuracy(("full", None, 1.0)),
+            zero_gradient=100 * float(zeros.double().mean()),
+            without_gradient=int((zeros == 1).sum()),
             curves=tuple(curves),
-            false_positives=None if self.detector is None else 100 * self.false_positives / images,
+            false_positives=None if self.detector is None else 100 * int(was_flagged.sum()) / len(was_right),
         )
 
 
-def _search(options: AttackOptions, *place: int) -> dict[str, Any]:
-    """Return steps, restarts, and starts that depend on the place alone, whatever else is attacked."""
-    generator = torch.Generator().manual_seed(mixed_seed(options.seed, *place))
-    return {"steps": options.steps, "restarts": options.restarts, "generator": generator}
+def _attack_all(records: Mapping[str, _Record], images: ImageSet, options: AttackOptions) -> Iterator[None]:
+    """Run every attack on each batch; yield after each network at each ε, and after each at ε = 1."""
+    for number, (pixels, labels, _) in enumerate(batches(images, options.batch_size)):
+        for record in records.values():
+            record.judge(("clean", None, 0.0), pixels, labels)
+        for place, (name, record) in enumerate(records.items()):
+            model, device = record.model, device_of(record.model)
+            x, y = pixels.to(device), labels.to(device)
 
+            def search(*at: int, place: int = place, number: int = number) -> dict[str, Any]:
+                """Return steps, restarts, and starts that depend on the place alone, whatever else is attacked."""
+                generator = torch.Generator().manual_seed(mixed_seed(options.seed, number, place, *at))
+                return {"steps": options.steps, "restarts": options.restarts, "generator": generator}
 
-def _attack_batch(
-    models: Mapping[str, ImageClassifier],
-    tallies: Mapping[str, _Tally],
-    images: Float[Tensor, "b c h w"],
-    labels: Int[Tensor, " b"],
-    number: int,
-    options: AttackOptions,
-) -> Iterator[None]:
-    """Run every attack on one batch; yield after each network at each ε, and after each at ε = 1."""
-    for name, model in models.items():
-        home = next(model.parameters()).device
-        tallies[name].begin(model, images.to(home), labels.to(home))
-    for place, (name, model) in enumerate(models.items()):
-        device = next(model.parameters()).device
-        x, y, tally = images.to(device), labels.to(device), tallies[name]
-        tally.add_gradient(margin_gradient(model, x, y))
-        for at, epsilon in enumerate(options.epsilons):
-            searches = [_search(options, number, place, at, attack) for attack in range(3)]
-            tally.add(("FGSM", None, epsilon), model, fgsm(model, x, y, epsilon), y)
-            halved = bim(model, x, y, epsilon, steps=max(1, options.steps // 2))
-            tally.add(("BIM", None, epsilon), model, halved, y)
-            worst = pgd(model, x, y, epsilon, **searches[0])
-            tally.add(("PGD", None, epsilon), model, worst, y)
-            if has_class_capsules(model):
-                tally.add(("vote", None, epsilon), model, vote_attack(model, x, y, epsilon, **searches[1]), y)
-            if tally.detector is not None and tally.false_positive_rate is not None:
-                hard = {**searches[2], "steps": 2 * options.steps, "false_positive_rate": tally.false_positive_rate}
-                adapted = adaptive_attack(model, tally.detector, x, y, epsilon, **hard)
-                tally.add(("adaptive", None, epsilon), model, adapted, y)
-            for other, target in models.items():
-                if other != name:
-                    there = next(target.parameters()).device
-                    tallies[other].add(("transfer", name, epsilon), target, worst.to(there), labels.to(there))
+            record.zeros.append((margin_gradient(model, x, y) == 0).flatten(1).double().mean(1).cpu())
+            for at, epsilon in enumerate(options.epsilons):
+                worst = pgd(model, x, y, epsilon, **search(at, 0))
+                record.judge(("FGSM", None, epsilon), fgsm(model, x, y, epsilon), labels)
+                record.judge(("BIM", None, epsilon), bim(model, x, y, epsilon, max(1, options.steps // 2)), labels)
+                record.judge(("PGD", None, epsilon), worst, labels)
+                if has_class_capsules(model):
+                    votes = pgd(model, x, y, epsilon, score=vote_log_odds, **search(at, 1))
+                    record.judge(("vote", None, epsilon), votes, labels)
+                if record.detector is not None:
+                    hard = {**search(at, 2), "steps": 2 * options.steps, "false_positive_rate": record.rate}
+                    record.judge(("adaptive", None, epsilon), adaptive_attack(model, x, y, epsilon, **hard), labels)
+                for other, target in records.items():
+                    if other != name:
+                        target.judge(("transfer", name, epsilon), worst, labels)
+                yield
+            reached = pgd(model, x, y, 1.0, **{**search(len(options.epsilons), 0), **FULL_REACH})
+            record.judge(("full", None, 1.0), reached, labels)
             yield
-        hardest = _search(options, number, place, len(options.epsilons), 0)
-        hardest |= {"steps": FULL_REACH_STEPS, "restarts": FULL_REACH_RESTARTS}
-        reached = pgd(model, x, y, 1.0, **hardest)
-        tally.add(("full", None, 1.0), model, reached, y)
-        yield

@@ -8,7 +8,6 @@ The thesis names the changes without strengths; the defaults are ours. It may ha
 photographs; here the border pixels are repeated outwards, which adds neither black corners nor a second cell.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
-from capsella.errors import ArgumentError, check_argument, not_negative, unknown_name
+from capsella.errors import check_argument, not_negative, unknown_name
 from capsella.evaluation.metrics import Evaluation
 from capsella.files import write_csv
 from capsella.models import ImageClassifier
@@ -28,11 +27,13 @@ from capsella.models.inference import inference
 from capsella.progress import tracked
 
 Images = Float[Tensor, "b c h w"]
+THESIS = ("rotation", "translation", "colour", "noise")  # Table 4
+# Images are changed this many at a time, whatever the batch size of the networks, so that the same seed draws the same.
+CHUNK = 128
 
 
 def flips(images: Images, strength: float, generator: torch.Generator) -> Images:
     """Flip each image horizontally and vertically, each with the probability `strength`."""
-    _check_strength("flips", images, strength, most=1)
     left, top = torch.rand(2, len(images), 1, 1, 1, generator=generator) < strength
     images = torch.where(left, images.flip(3), images)
     return torch.where(top, images.flip(2), images)
@@ -43,7 +44,6 @@ def rotation(images: Images, strength: float, generator: torch.Generator) -> Ima
 
     The thesis tests flips and rotation together; `flips` tests the former alone.
     """
-    _check_strength("rotation", images, strength, most=180)
     if strength == 0:
         return images
     from kornia.geometry.transform import rotate  # over a second to import
@@ -56,7 +56,6 @@ def rotation(images: Images, strength: float, generator: torch.Generator) -> Ima
 
 def translation(images: Images, strength: float, generator: torch.Generator) -> Images:
     """Move by up to a fraction `strength` of each side, to the nearest pixel, so that nothing is blurred."""
-    _check_strength("translation", images, strength, most=1)
     batch, _, height, width = images.shape
     sides = torch.tensor([height, width])
     moves = (_within(strength, (batch, 2), generator) * sides).round().long()  # down and right
@@ -68,27 +67,30 @@ def translation(images: Images, strength: float, generator: torch.Generator) -> 
 
 def colour(images: Images, strength: float, generator: torch.Generator) -> Images:
     """Add a constant within ± `strength` to each channel of each image."""
-    _check_strength("colour", images, strength, most=1)
     return (images + _within(strength, (*images.shape[:2], 1, 1), generator)).clamp(0, 1)
 
 
 def noise(images: Images, strength: float, generator: torch.Generator) -> Images:
     """Add Gaussian noise with the standard deviation `strength`."""
-    _check_strength("noise", images, strength, most=math.inf)
     return (images + strength * torch.randn(images.shape, generator=generator)).clamp(0, 1)
+
+
+def _within(strength: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return strength * (2 * torch.rand(shape, generator=generator) - 1)
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """A perturbation, the unit of its strength, and its default strengths."""
+    """A perturbation, the unit of its strength, its default strengths, and the largest strength."""
 
     change: Callable[[Tensor, float, torch.Generator], Tensor]
     unit: str
     strengths: tuple[float, ...]
+    most: float = 1.0
 
 
 PERTURBATIONS = {
-    "rotation": Perturbation(rotation, "degrees, with flips", (0, 15, 45, 90, 180)),
+    "rotation": Perturbation(rotation, "degrees, with flips", (0, 15, 45, 90, 180), 180.0),
     "translation": Perturbation(translation, "share of the side", (0, 0.05, 0.1, 0.15, 0.2, 0.25)),
     "colour": Perturbation(colour, "added to a channel", (0, 0.05, 0.1, 0.2, 0.3)),
     "noise": Perturbation(noise, "standard deviation", (0, 0.02, 0.05, 0.1, 0.2)),
@@ -101,26 +103,6 @@ def perturbation(name: str) -> Perturbation:
     if name not in PERTURBATIONS:
         raise unknown_name("perturbation", name, PERTURBATIONS)
     return PERTURBATIONS[name]
-
-
-def _within(strength: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return strength * (2 * torch.rand(shape, generator=generator) - 1)
-
-
-def _check_strength(name: str, images: Tensor, strength: float, most: float) -> None:
-    if not 0 <= strength <= most or math.isinf(strength):
-        rule = "a finite number of at least 0" if math.isinf(most) else f"from 0 to {most}"
-        raise ArgumentError("strength", f"be {rule} for {name}", strength)
-    if images.ndim != 4:
-        raise ArgumentError("images", "have shape [b c h w]", tuple(images.shape))
-
-
-# Thesis: Table 4
-THESIS = ("rotation", "translation", "colour", "noise")
-# Images are changed this many at a time, whatever the batch size of the networks, so that the same seed draws the same.
-CHUNK = 128
-
-Strengths = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -197,11 +179,11 @@ class Robustness:
 def measure_robustness(
     models: Mapping[str, ImageClassifier],
     images: ImageSet,
-    strengths: Strengths | None = None,
+    strengths: Mapping[str, Sequence[float]] | None = None,
     *,
     data: str = "test images",
     seed: int = 0,
-    batch_size: int = 128,
+    batch_size: int = CHUNK,
     progress: bool = False,
 ) -> Robustness:
     """Measure the accuracy of each model on the same images under each perturbation at each strength.
@@ -215,20 +197,40 @@ def measure_robustness(
             strengths. Strength 0 is always included.
         data: name of the images.
         seed: of the random numbers.
-        batch_size: images at a time, at most 128.
+        batch_size: images that a network classifies at a time, at most 128.
         progress: show a progress bar on standard error.
     """
-    _check(models, images, batch_size, seed)
+    check_argument(
+        bool(models) and len(images) > 0, "be at least one each", models_and_images=(len(models), len(images))
+    )
+    check_argument(1 <= batch_size <= CHUNK, f"be from 1 to {CHUNK}", batch_size=batch_size)
+    not_negative(seed=seed)
+    for model in models.values():
+        check_argument(model.classes == images.classes, f"have the classes {images.classes}", models=model.classes)
+        model.check_images(images.images)
     cases = _cases({name: PERTURBATIONS[name].strengths for name in THESIS} if strengths is None else strengths)
     points: dict[tuple[str, str, float], RobustnessPoint] = {}
     unchanged: dict[str, Evaluation] = {}
     for name, strength in tracked(cases, "robustness", is_shown=progress):
         evaluations = unchanged if strength == 0 else {}
         if not evaluations:
-            evaluations |= _evaluate(models, images, name, strength, seed, batch_size)
+            evaluations |= _evaluate(models, images, perturbed(images, name, strength, seed), batch_size)
         for network, evaluation in evaluations.items():
-            points[network, name, strength] = _point(network, name, strength, evaluation)
+            count, (low, high) = len(evaluation.labels), evaluation.error_interval
+            correct, hits = count - evaluation.errors, evaluation.correct.numpy()
+            point = network, name, strength, count, correct, 100 * correct / count, (100 - high, 100 - low), hits
+            points[network, name, strength] = RobustnessPoint(*point)
     return Robustness(data, seed, tuple(points[network, *case] for network in models for case in cases))
+
+
+def _cases(chosen: Mapping[str, Sequence[float]]) -> list[tuple[str, float]]:
+    """Return each perturbation with each strength, ascending from 0."""
+    check_argument(bool(chosen), f"name at least one perturbation of {', '.join(PERTURBATIONS)}", strengths=chosen)
+    for name, strengths in chosen.items():
+        most = perturbation(name).most
+        inside = all(0 <= strength <= most for strength in strengths)
+        check_argument(inside, f"be from 0 to {most:g} for {name}", strengths=tuple(strengths))
+    return [(name, strength) for name, values in chosen.items() for strength in sorted({0.0, *map(float, values)})]
 
 
 def perturbed(images: ImageSet, name: str, strength: float, seed: int = 0) -> Iterator[Tensor]:
@@ -240,10 +242,10 @@ def perturbed(images: ImageSet, name: str, strength: float, seed: int = 0) -> It
 
 
 def _evaluate(
-    models: Mapping[str, ImageClassifier], images: ImageSet, name: str, strength: float, seed: int, batch_size: int
+    models: Mapping[str, ImageClassifier], images: ImageSet, chunks: Iterator[Tensor], batch_size: int
 ) -> dict[str, Evaluation]:
     activations: dict[str, list[Tensor]] = {network: [] for network in models}
-    for changed in perturbed(images, name, strength, seed):
+    for changed in chunks:
         for network, model in models.items():
             with inference(model) as device:
                 for part in changed.split(batch_size):
@@ -253,33 +255,3 @@ def _evaluate(
         network: Evaluation(torch.cat(parts).clone(), labels, images.classes, group=group)
         for network, parts in activations.items()
     }
-
-
-def _point(network: str, name: str, strength: float, evaluation: Evaluation) -> RobustnessPoint:
-    count, (low, high) = len(evaluation.labels), evaluation.error_interval
-    correct = count - evaluation.errors
-    interval, hits = (100 - high, 100 - low), evaluation.correct.numpy()
-    return RobustnessPoint(network, name, strength, count, correct, 100 * correct / count, interval, hits)
-
-
-def _check(models: Mapping[str, ImageClassifier], images: ImageSet, batch_size: int, seed: int) -> None:
-    if not models:
-        raise ArgumentError("models", "hold at least one trained model", None)
-    if len(images) == 0:
-        raise ArgumentError("images", "hold at least one labelled image", None)
-    check_argument(1 <= batch_size <= CHUNK, f"be from 1 to {CHUNK}", batch_size=batch_size)
-    not_negative(seed=seed)
-    for network, model in models.items():
-        if model.classes != images.classes:
-            raise ArgumentError("models", f"have the images' classes {images.classes}", model.classes, network)
-        model.check_images(images.images)
-
-
-def _cases(chosen: Strengths) -> list[tuple[str, float]]:
-    """Return each perturbation with each strength, ascending from 0, after checking them."""
-    if not chosen:
-        raise ArgumentError("strengths", f"name at least one perturbation of {', '.join(PERTURBATIONS)}", None)
-    cases = [(name, strength) for name, values in chosen.items() for strength in sorted({0.0, *map(float, values)})]
-    for name, strength in cases:
-        perturbation(name).change(torch.zeros(1, 1, 4, 4), strength, torch.Generator())
-    return cases

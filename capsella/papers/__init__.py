@@ -14,10 +14,9 @@ from capsella.papers.forslov2018 import recipes as _forslov2018
 from capsella.papers.hinton2018 import recipes as _hinton2018
 from capsella.papers.routing_benchmark import datasets as _routing_benchmark
 from capsella.papers.sabour2017 import recipes as _sabour2017
-from capsella.training.recipes import (
+from capsella.training.registry import (
     get_recipe,
     list_recipes,
-    recipe_function,
     recipe_group,
     recipe_summary,
     recipe_text,

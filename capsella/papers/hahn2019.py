@@ -11,7 +11,7 @@ from capsella.papers.budget import BudgetName
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
 from capsella.routing import DynamicRouting, EMRouting, SelfRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe
+from capsella.training.registry import register_recipe
 
 
 @register_recipe

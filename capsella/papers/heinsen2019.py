@@ -6,7 +6,7 @@ from capsella.papers.budget import BudgetName, Budgets, images, medium
 from capsella.papers.table_types import ErrorTable, RowSpec, error_table
 from capsella.routing import HeinsenRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe
+from capsella.training.registry import register_recipe
 
 
 @register_recipe

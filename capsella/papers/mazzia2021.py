@@ -5,7 +5,7 @@ from dataclasses import replace
 from capsella.data import NamedData, PairData
 from capsella.routing import SelfAttentionRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe
+from capsella.training.registry import register_recipe
 
 
 @register_recipe

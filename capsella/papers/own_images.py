@@ -14,7 +14,7 @@ from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnor
 from capsella.papers.sabour2017.recipes import sabour2017_cells, sabour2017_cells_cnn
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import get_recipe, register_recipe
+from capsella.training.registry import get_recipe, register_recipe
 
 UNNAMED = Path("images")  # the folder of these recipes if none is named
 FOLDER = FolderData(UNNAMED, size=32)

@@ -9,7 +9,7 @@ from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
 from capsella.papers.table_types import ErrorTable, RowSpec, error_table
 from capsella.routing import EMRouting, VariationalRouting
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe
+from capsella.training.registry import register_recipe
 
 # Ψ₀ of the wide prior. It expects votes with a standard deviation of 2.4 per element (of 16); the paper's expects 0.24.
 WIDE = 0.01

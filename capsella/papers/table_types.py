@@ -23,7 +23,7 @@ from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.papers.budget import BudgetName, Budgets, images, medium
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 
 NOT_RUN = "not run"  # the cell of a row that was not trained
 DIVERGED = "diverged"  # the cell of a row of which every training diverged

@@ -7,7 +7,7 @@ from capsella.losses import LossOptions
 from capsella.papers.budget import BudgetName
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe
+from capsella.training.registry import register_recipe
 
 JITTER = {"brightness": 0.2, "contrast": 0.2}
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from capsella.training.config import AdaptOptions, AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions
     from capsella.training.devices import is_first_process, is_launched_first
     from capsella.training.loop import resume, train
-    from capsella.training.recipe import Recipe
-    from capsella.training.recipes import get_recipe, read_recipe, recipe_modules, save_recipe, train_command
+    from capsella.training.recipe import Recipe, flatten, read_recipe, save_recipe
+    from capsella.training.registry import get_recipe, recipe_modules, train_command
     from capsella.training.run import Run, RunFolder, load_run, new_run_folder, run_names
     from capsella.training.run_splits import load_run_splits, load_splits
     from capsella.training.step import TrainingDivergedError

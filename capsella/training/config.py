@@ -97,19 +97,29 @@ class ModelOptions:
             ModelOptions(name, self.options) if mine.options.keys() == other.options.keys() and same_routing else other
         )
 
-    def with_routing(self, name: str) -> "ModelOptions":
-        """Return the options with another routing at its defaults.
+    def with_options(self, values: Mapping[str, Any]) -> "ModelOptions":
+        """Return the options, defaults included, with other values, which are checked.
+
+        A routing is given by its name; "routing.iterations" and the like are its options.
 
         Raises:
-            ValueError: no routing is registered under `name`, or the network has no capsules.
+            ValueError: an unknown option or routing (suggests the nearest), or a value of another type.
         """
-        from capsella.routing import ROUTINGS
+        from capsella.routing import ROUTINGS, routing_from_dict
 
-        if "routing" not in self.complete().options:
-            raise ValueError(f"routing: {self.name} has no capsules to route")
-        if name not in ROUTINGS:
-            raise unknown_name("routing", name, ROUTINGS)
-        return self.replace(routing=ROUTINGS[name]())
+        model = self.complete()
+        for name in sorted(values):  # the routing before its options
+            option, _, field = name.partition(".")
+            value, routing = values[name], model.options.get("routing")
+            if option == "routing" and (field or isinstance(value, str)):
+                if routing is None:
+                    raise ValueError(f"routing: {self.name} has no capsules to route")
+                if not field and value not in ROUTINGS:
+                    raise unknown_name("routing", value, ROUTINGS)
+                value = routing_from_dict({**routing.to_dict(), field: value}) if field else ROUTINGS[value]()
+            model = model.replace(**{option: value})
+        model.check()
+        return model
 
     def check(self) -> None:
         """Check that the network has these options, and their types, for what was written by hand.

@@ -14,7 +14,7 @@ import docstring_parser
 from capsella.data.options import KINDS
 from capsella.errors import check_argument
 from capsella.losses import LossOptions
-from capsella.training.config import AugmentOptions, ModelOptions, OptimizerOptions
+from capsella.training.config import AugmentOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
 
 # The dataclasses behind each part of a recipe. Which of the data classes it is depends on the source.
@@ -79,22 +79,28 @@ def field_texts(kind: type) -> dict[str, str]:
 
 
 def with_fields(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with other values of some fields, given by path as in `recipe_fields`.
+    """Return a recipe with other values of some fields, given by path.
+
+    Paths are those of `recipe_fields`, or of the network's options and its routing's, as "model.routing.iterations".
 
     Raises:
-        ValueError: a value out of range, or a field that this source of images does not have.
+        ValueError: a value out of range, or a field that this source of images or network does not have.
     """
     values = dict(values)
     if (network := values.pop("model", None)) is not None:
         recipe = recipe.with_network(network)
-    if options := values.pop("model_kwargs", ()):
-        recipe = dataclasses.replace(recipe, model=_with_options(recipe.model.complete(), options))
+    for word in values.pop("model_kwargs", ()):
+        name, equals, text = word.partition("=")
+        check_argument(bool(equals), "be NAME=VALUE", model_kwargs=word)
+        values[f"model.{name}"] = _literal(text)
     source = values.pop("data", None)
     parts: dict[str, Any] = {} if source is None else {"data": recipe.data.on(source)}
     changes: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
-        group, _, name = path.rpartition(".")
-        changes.setdefault(group, {})[name] = value
+        group, dot, name = path.partition(".")
+        changes.setdefault(group if dot else "", {})[name or group] = value
+    if options := changes.pop("model", None):
+        parts["model"] = recipe.model.with_options(options)
     parts |= changes.pop("", {})
     parts |= {group: with_values(parts.get(group, getattr(recipe, group)), of) for group, of in changes.items()}
     return dataclasses.replace(recipe, **parts)
@@ -112,25 +118,6 @@ def with_values(part: Any, changes: Mapping[str, Any]) -> Any:
             name in known, f"be left out for {getattr(part, 'text', 'this')}, which lacks it", **{name: value}
         )
     return dataclasses.replace(part, **changes)
-
-
-def _with_options(model: ModelOptions, words: tuple[str, ...]) -> ModelOptions:
-    """Set options of a network, given as NAME=VALUE; the routing's name before its options."""
-    from capsella.routing import routing_from_dict
-
-    for word in sorted(words, key=lambda word: "." in word.partition("=")[0]):
-        name, equals, text = word.partition("=")
-        check_argument(bool(equals), "be NAME=VALUE", model_kwargs=word)
-        if name == "routing":
-            model = model.with_routing(text)
-        elif name.startswith("routing."):
-            check_argument("routing" in model.options, f"be left out for {model.name}, which has none", routing=word)
-            options = {**model.options["routing"].to_dict(), name.removeprefix("routing."): _literal(text)}
-            model = model.replace(routing=routing_from_dict(options))
-        else:
-            model = model.replace(**{name: _literal(text)})
-    model.check()
-    return model
 
 
 def _literal(text: str) -> Any:

@@ -1,13 +1,16 @@
-"""A recipe: everything that decides what a training computes."""
+"""A recipe: everything that decides what a training computes; and its JSON file."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from capsella.data import DataOptions
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_types, near_names
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_types, errors_of, near_names
+from capsella.files import write_json
 from capsella.image_options import ValueRange
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
 from capsella.training.config import (
@@ -171,3 +174,44 @@ def _check_finite(group: Any) -> None:
         if dataclasses.is_dataclass(value):
             _check_finite(value)
         check_argument(not isinstance(value, float) or math.isfinite(value), "be a finite number", **{name: value})
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a complete recipe; `read_recipe` reads it. A relative path of images starts from the working folder."""
+    write_json(path, {"recipe": recipe.complete().to_dict()})
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read the recipe in a JSON file, which may also be a run's config.json.
+
+    Raises:
+        CapsellaError: no such file, no JSON, or no recipe of this version.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CapsellaError(f"{path}: must be a recipe's JSON file: {error}") from error
+    if not isinstance(values, dict) or not isinstance(values.get("recipe"), dict):
+        raise CapsellaError(f'{path}: must hold {{"recipe": {{…}}}}, as `capsella search --save-recipe` writes it')
+    with errors_of(path):
+        recipe = Recipe.from_dict(values["recipe"])
+        recipe.model.check()
+        return recipe
+
+
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Return every field below `value` by its path, e.g. "model.routing.iterations"."""
+    from capsella.routing import Routing  # brings PyTorch
+
+    if isinstance(value, Routing):
+        return {path: value.name, **flatten(dataclasses.asdict(value), path)}
+    if isinstance(value, ModelOptions):
+        value = {"name": value.name, **value.options}
+    if dataclasses.is_dataclass(value):
+        value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if not isinstance(value, dict):
+        return {path: value}
+    fields: dict[str, Any] = {}
+    for key, below in value.items():
+        fields |= flatten(below, f"{path}.{key}".strip("."))
+    return fields

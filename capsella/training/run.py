@@ -19,8 +19,7 @@ from capsella.models import ImageClassifier
 from capsella.training.config import ComputeOptions
 from capsella.training.devices import is_first_of_training
 from capsella.training.metrics import read_metrics
-from capsella.training.recipe import Recipe
-from capsella.training.recipes import flatten
+from capsella.training.recipe import Recipe, flatten
 from capsella.training.resolve import with_resolved_from
 
 # Most runs, or changed settings, that an error names.

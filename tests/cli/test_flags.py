@@ -17,7 +17,7 @@ from capsella.papers import get_recipe, list_recipes
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
 from capsella.training import ModelOptions
 from capsella.training.flags import recipe_fields, with_fields
-from capsella.training.recipes import train_command
+from capsella.training.registry import train_command
 
 
 def parsed(flags: str, name: str = "demo"):
@@ -95,7 +95,7 @@ def test_the_command_of_a_recipe_trains_it(name, network, routing, reconstructio
     if network is not None:
         recipe = recipe.with_network(network)
     if routing is not None and "routing" in recipe.model.options:
-        recipe = dataclasses.replace(recipe, model=recipe.model.with_routing(routing))
+        recipe = dataclasses.replace(recipe, model=recipe.model.with_options({"routing": routing}))
     if reconstruction is not None and "reconstruction" in recipe.model.options:
         recipe = recipe.with_model(reconstruction=reconstruction)
     for path, value in changes.items():

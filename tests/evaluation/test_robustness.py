@@ -183,14 +183,14 @@ def test_table_json_and_csv_say_the_same(images, tmp_path):
 def test_arguments_that_do_not_fit(images):
     net = {"net": BrightSide()}
     for arguments, more, argument in [
-        (({}, images), {}, "models"),
-        ((net, images.subset([])), {}, "images"),
+        (({}, images), {}, "models_and_images"),
+        ((net, images.subset([])), {}, "models_and_images"),
         ((net, images, {}), {}, "strengths"),
         ((net, images, {"noize": (1,)}), {}, "perturbation"),
-        ((net, images, {"noise": (-0.1,)}), {}, "strength"),
-        ((net, images, {"noise": (float("inf"),)}), {}, "strength"),
-        ((net, images, {"rotation": (181.0,)}), {}, "strength"),
-        ((net, images, {"colour": (float("nan"),)}), {}, "strength"),
+        ((net, images, {"noise": (-0.1,)}), {}, "strengths"),
+        ((net, images, {"noise": (float("inf"),)}), {}, "strengths"),
+        ((net, images, {"rotation": (181.0,)}), {}, "strengths"),
+        ((net, images, {"colour": (float("nan"),)}), {}, "strengths"),
         (({"net": BrightSide(("l", "r"))}, images), {}, "models"),
         ((net, images), {"batch_size": 200}, "batch_size"),
         ((net, images), {"seed": -1}, "seed"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capsella.experiments import is_still_falling, was_still_learning
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 
 
 @pytest.mark.parametrize(

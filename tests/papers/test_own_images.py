@@ -11,7 +11,7 @@ from capsella.errors import ArgumentError
 from capsella.models import forslov2018, list_models
 from capsella.papers.own_images import RECIPE_OF, UNCHANGED, fitted, recipe_for
 from capsella.training import Recipe
-from capsella.training.recipes import RECIPES, get_recipe
+from capsella.training.registry import RECIPES, get_recipe
 
 FOR_FOLDERS = [name for name in RECIPES if isinstance(get_recipe(name).data, FolderData) and "backbone" not in name]
 

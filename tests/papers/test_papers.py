@@ -22,7 +22,7 @@ from capsella.report.vote_distances import class_vote_distances
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, Recipe, load_run, train
 from capsella.training.flags import with_fields
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
 BUDGETS = ("small", "medium", "full")

@@ -32,7 +32,7 @@ from capsella.papers.routing_benchmark.table import RoutingBenchmark, ranks
 from capsella.routing import ROUTINGS
 from capsella.training import ModelOptions, Recipe, RunFolder, TrainingDivergedError
 from capsella.training import recipes as registry
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
 SHAPES = {"smallnorb": (48, 2, 5), "mnist40": (40, 1, 10), "pbc": (40, 3, 5), "cifar10": (32, 3, 10)}

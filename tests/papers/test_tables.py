@@ -34,7 +34,7 @@ from capsella.papers.table_types import (
 )
 from capsella.routing import DynamicRouting
 from capsella.training import TrainingDivergedError
-from capsella.training.recipes import RECIPES, get_recipe
+from capsella.training.registry import RECIPES, get_recipe
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 
 

@@ -10,12 +10,12 @@ import torch
 from capsella.data import ImageSet, NamedData, catalogue
 from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
+from capsella.experiments.reproduce import claims, plan
 from capsella.papers import published
 from capsella.papers.figure_types import RunFigure
 from capsella.papers.sabour2017.tables import draw_reconstructions
 from capsella.papers.table_types import Claim, ErrorRow, ErrorTable
-from capsella.reproduce import claims, plan
-from capsella.training.recipes import RECIPES
+from capsella.training.registry import RECIPES
 from tests.papers.tiny import CAPSNET, CNN
 
 CLASSES = ("left", "middle", "right")

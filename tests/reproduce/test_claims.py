@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from capsella.experiments import with_learning_rate
+from capsella.experiments.reproduce import Entry, judge_claim
+from capsella.experiments.reproduce.claims import state_of
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
 from capsella.papers.table_types import Claim, MatchedErrorTable, MatchedRow, TestSet
-from capsella.reproduce import Entry, judge_claim
-from capsella.reproduce.claims import state_of
 from tests.reproduce.made import rows, table
 
 IMAGES = 400

@@ -18,9 +18,9 @@ from capsella.cli import main
 from capsella.data import catalogue, load
 from capsella.errors import CapsellaError
 from capsella.experiments import Row, runner
+from capsella.experiments.reproduce import Measurements, Reproduction, Training, find_entries, make_plan, trainings_of
+from capsella.experiments.reproduce.page import PAPERS
 from capsella.papers.published import FIGURES, TABLES, paper_of
-from capsella.reproduce import Measurements, Reproduction, Training, find_entries, make_plan, trainings_of
-from capsella.reproduce.page import PAPERS
 from capsella.training.loop import StepTime
 from tests.papers.tiny import CAPSNET, QUIET
 from tests.reproduce.made import NAME, registered, rows, table
@@ -51,7 +51,7 @@ class TestPlan:
     def planned(self, folder, hours):
         return make_plan(
             [
-                Training(folder, Row(slug=slug, cost=slug, recipe_name="", recipe=CAPSNET), seed, (), SECONDS[slug])
+                Training(Row(slug=slug, recipe_name="", recipe=CAPSNET).task(folder, seed), (), SECONDS[slug])
                 for slug in SECONDS
                 for seed in range(3 if slug != "middle" else 1)
             ],
@@ -59,7 +59,7 @@ class TestPlan:
         )
 
     def names(self, runs):
-        return [(training.row.slug, training.seed) for training in runs]
+        return [(training.task.cost, training.task.recipe.seed) for training in runs]
 
     def test_every_row_has_its_first_seed_before_any_has_its_second(self, tmp_path):
         plan = self.planned(tmp_path, None)
@@ -86,7 +86,7 @@ class TestPlan:
         (begun / "metrics.csv").write_text("\n".join(lines) + "\n")
         plan = self.planned(tmp_path, None)
         assert len(plan.over) == 2
-        assert (plan.runs[0].row.slug, plan.runs[0].remaining) == ("middle", 0)  # it is only to be tested
+        assert (plan.runs[0].task.cost, plan.runs[0].remaining) == ("middle", 0)  # it is only to be tested
 
     def test_a_network_is_timed_once_and_remembered(self, tmp_path):
         calls = []
@@ -192,8 +192,6 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
         os.utime(entry.numbers, (0, 0))
         reproduction.make(entry)
         assert json.loads(entry.numbers.read_text())["rows"][0]["slugs"] == ["cnn"]
-        opened(copy, seeds=1).make(entry)  # newer than its runs, but of two seeds
-    assert json.loads(entry.numbers.read_text())["command"] == entry.command(1)
 
 
 def test_the_hours_count_from_the_call(tmp_path):
@@ -227,7 +225,7 @@ def test_a_dry_run_trains_nothing(tmp_path):
 
 
 def test_every_paper_has_its_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.reproduce.plan._check_images", lambda published, measured: None)
+    monkeypatch.setattr(Measurements, "check", lambda self, published: None)
     entries, missing = entries_in(tmp_path)
     assert {entry.name for entry in entries} | set(missing) == {*TABLES, *FIGURES}
     assert {paper_of(name) for name in (*TABLES, *FIGURES)} <= set(PAPERS)

@@ -32,7 +32,7 @@ from capsella.routing import (
     routing_from_dict,
 )
 from capsella.routing.base import register_routing
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 from capsella.types import Capsules
 
 OPTIONS: list[Routing] = [
@@ -207,7 +207,7 @@ def test_networks_take_a_new_routing_by_name(kind: str, network: str) -> None:
 
 def test_recipes_take_a_new_routing_by_name(kind: str) -> None:
     recipe = get_recipe("routings-smallnorb")
-    named = replace(recipe, model=recipe.model.with_routing("new"))
+    named = replace(recipe, model=recipe.model.with_options({"routing": "new"}))
     assert type(named.model.options["routing"]) is ROUTINGS["new"]
 
 

@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
 from capsella.data import NamedData, load_data
-from capsella.experiments.search import Choice, Range, Search, SearchOptions, Space, open_search, run_search
+from capsella.experiments.search import Search, SearchOptions, Space, open_search, run_search
 from capsella.losses import LossOptions
 from capsella.training import ModelOptions, Recipe
 from capsella.training.loop import Trainer
@@ -23,9 +25,9 @@ RECIPE = Recipe(
 )
 SPACE = Space(
     {
-        "optimizer.learning_rate": Range(1e-4, 1e-2, log=True),
-        "augment.shift": Range(0, 2),
-        "model.width": Choice(4, 6),
+        "optimizer.learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
+        "augment.shift": IntDistribution(0, 2),
+        "model.width": CategoricalDistribution([4, 6]),
     }
 )
 OPTIONS = SearchOptions(trials=6, finalists=2, seeds=2)

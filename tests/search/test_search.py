@@ -4,15 +4,16 @@ import dataclasses
 import json
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from capsella.data import FolderData, load_data, read_split_file
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.experiments.search import Choice, Range, SearchOptions, Space, open_search, run_search, trials
-from capsella.experiments.search.finalists import final_test, save_recipes
+from capsella.experiments.search import SearchOptions, Space, finish_search, open_search, run_search, trials
+from capsella.experiments.search.finalists import final_test, read_test
 from capsella.experiments.search.report import write_report
-from capsella.experiments.search.schedule import rungs_for, scaled, shorten
+from capsella.experiments.search.study import rungs_for, scaled, shorten
 from capsella.training import ComputeOptions, OptimizerOptions, RunFolder, TrainingDivergedError, read_recipe, train
 from capsella.training.loop import StepTime
 from tests.papers.tiny import QUIET
@@ -90,20 +91,21 @@ class TestSearched:
 
     def test_the_winner_is_tested_once_and_its_recipe_saved(self, searched):
         search, outcome = searched
-        tested = final_test(search, outcome.winner)
-        assert len(tested.errors) == 2
-        (search.folder / "test.json").write_text((search.folder / "test.json").read_text().replace("images", "images"))
+        assert read_test(search, outcome.winner) is None
+        _, path = finish_search(search, outcome)
+        tested = read_test(search, outcome.winner)
+        assert (len(tested.errors), tested.earlier) == (2, ())
+        results = {path: path.stat().st_mtime_ns for path in search.folder.rglob("result.json")}
         assert final_test(search, outcome.winner) == tested
-        save_recipes(search, outcome)
-        winner = read_recipe(search.folder / "winner.json")
-        assert winner == search.space.recipe_at(RECIPE, outcome.winner.point)
+        assert {path: path.stat().st_mtime_ns for path in search.folder.rglob("result.json")} == results
+        assert read_recipe(path) == search.space.recipe_at(RECIPE, outcome.winner.point)
 
     def test_the_page(self, searched):
         search, outcome = searched
         page = write_report(search, outcome).read_text()
         for name in ("finalists", "rungs", "importance", "protocol", "cost"):
             assert f'<h2 id="{name}">' in page
-        assert page.count("data:image/png;base64,") == 2
+        assert page.count("data:image/png;base64,") == 1
         assert all(path in page for path in SPACE.fields)
 
 
@@ -123,7 +125,7 @@ def test_the_split_of_a_folder_is_kept(tmp_path):
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray((image.reshape(8, 8) * 15).astype("uint8")).save(folder / f"{number}.png")
     data = FolderData(tmp_path / "cells", size=17)
-    space = Space({"optimizer.learning_rate": Range(1e-4, 1e-2, log=True)})
+    space = Space({"optimizer.learning_rate": FloatDistribution(1e-4, 1e-2, log=True)})
     options = SearchOptions(trials=1, finalists=1, seeds=1, out=tmp_path / "study")
     search = open_search(dataclasses.replace(RECIPE, data=data, epochs=1), "tiny", options, space)
     run_search(search)
@@ -156,7 +158,7 @@ class TestUntrained:
             run_search(opened(tmp_path, limit_parameters=10))
 
     def test_a_finite_space_is_searched_to_its_last_point(self, tmp_path):
-        space = Space({"augment.shift": Range(0, 3), "model.width": Choice(4, 6)})
+        space = Space({"augment.shift": IntDistribution(0, 3), "model.width": CategoricalDistribution([4, 6])})
         outcome = run_search(opened(tmp_path, space=space, trials=30, finalists=1, seeds=1))
         points = {tuple(sorted(trial.params.items())) for trial in outcome.trials}
         assert len(points) == 8

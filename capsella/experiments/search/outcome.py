@@ -12,7 +12,7 @@ import scipy
 from capsella.evaluation import over_seeds
 from capsella.evaluation.statistics import CONFIDENCE
 from capsella.experiments.search.options import SearchOptions
-from capsella.training.search_space import Label
+from capsella.experiments.search.space import Label
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -1,26 +1,69 @@
-"""The report of a search: its words, its figures, and its HTML page."""
+"""The report of a search: its plan and its outcome on the screen, its words, its figures, and its HTML page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from capsella.environment import environment, machine, versions
 from capsella.errors import pluralize
-from capsella.experiments import format_duration
-from capsella.experiments.search.cost import cost_texts
-from capsella.experiments.search.finalists import FinalTest, read_test
-from capsella.experiments.search.outcome import BASE, Outcome
+from capsella.experiments.runner import format_duration
+from capsella.experiments.search.finalists import FinalTest, final_test, read_test
+from capsella.experiments.search.outcome import BASE, Finalist, Outcome
+from capsella.experiments.search.space import text as values_text
 from capsella.experiments.search.study import Search
 from capsella.files import write_text
 from capsella.report.pages import Section, pictures_of, render_page
+from capsella.training import Recipe, save_recipe
 
 AXES = {"ms": "milliseconds per image", "parameters": "parameters"}
 BLUE, ORANGE, GREY = "#1f6f9f", "#c2571a", "#9aa3a8"
 FEWEST = 6  # trials from which on importances are estimated
+
+
+def plan_summary(search: Search) -> Group:
+    """Return the searched fields, the number of candidates and epochs, and the time until the end."""
+    table = Table("field", "the recipe's value", "searched")
+    for path, value in search.space.point_of(search.recipe).items():
+        table.add_row(path, str(value), values_text(search.space.fields[path]))
+    rungs, trials = search.rungs, search.options.number_of_trials
+    number = "as many candidates as there is time for" if trials is None else pluralize(trials, "candidate")
+    lines = [f"{number}, up to {pluralize(rungs[-1], 'epoch')} each"]
+    if len(rungs) > 1:
+        lines[0] += f"; after epoch {' and '.join(map(str, rungs[:-1]))} about one in three continues"
+    lines += [f"note: {_shortened(search)}"] if _shortened(search) else []
+    return Group(table, *map(Text, [*lines, f"Estimated for one process: {search.end}."]))
+
+
+def outcome_summary(search: Search, outcome: Outcome) -> Group:
+    """Return the finalists with errors and costs, the verdict, and the winner's test if it was made."""
+    names = [name for name in outcome.options.objectives if name != "error"]
+    table = Table("candidate")
+    for head in ("seeds", f"{outcome.error_name} %", *names, *(["Pareto front"] if names else [])):
+        table.add_column(head, justify="right")
+    for line in lines_of(search, outcome):
+        front = ["yes" if line.on_front else ""] if names else []
+        table.add_row(line.name, str(line.seeds), line.error, *line.costs, *front)
+    test = read_test(search, outcome.winner)
+    texts = [f"{verdict(outcome)} {front_verdict(outcome)}".strip(), *([winner_test(outcome, test)] if test else [])]
+    return Group(table, *map(Text, texts))
+
+
+def _shortened(search: Search) -> str:
+    """Return how candidates' trainings are shorter than the recipe's; empty if they are not."""
+    trained, recipe = search.trained, search.recipe
+    if (trained.epochs, trained.epoch_images) == (recipe.epochs, recipe.epoch_images):
+        return ""
+    images = "" if trained.epoch_images is None else f" of {trained.epoch_images:,} images"
+    return (
+        f"To fit into the time, candidates train for {trained.epochs} epochs{images}; the recipe has {recipe.epochs}. "
+        "What is best after a short training may not be best after a long one."
+    )
 
 
 def verdict(outcome: Outcome) -> str:
@@ -104,8 +147,10 @@ def lines_of(search: Search, outcome: Outcome) -> list[Line]:
     for finalist in outcome.finalists:
         changed = {path: value for path, value in finalist.point.items() if value != base[path]}
         changes = ", ".join(f"{path} {_short(value)}" for path, value in changed.items())
-        costs, on_front = cost_texts(finalist.costs), finalist in front
-        lines.append(Line(finalist.name, len(finalist.judged), finalist.error_text, costs, changes or "none", on_front))
+        costs = [f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in finalist.costs.values()]
+        lines.append(
+            Line(finalist.name, len(finalist.judged), finalist.error_text, costs, changes or "none", finalist in front)
+        )
     return lines
 
 
@@ -126,9 +171,7 @@ def write_report(search: Search, outcome: Outcome) -> Path:
         error_name=outcome.error_name,
         heads=[name for name in outcome.options.objectives if name != "error"],
         lines=lines_of(search, outcome),
-        space=[
-            (path, value, search.space.fields[path]) for path, value in search.space.point_of(search.recipe).items()
-        ],
+        space=[(path, own, search.space.to_dict()[path]) for path, own in search.space.point_of(search.recipe).items()],
         protocol=_protocol(search),
         sections=sections,
         pictures=pictures_of(sections, search.folder),
@@ -139,8 +182,32 @@ def write_report(search: Search, outcome: Outcome) -> Path:
     return path
 
 
+def finish_search(search: Search, outcome: Outcome) -> tuple[Path, Path | None]:
+    """Test the winner unless that is turned off, and write the report and the recipes of all finalists.
+
+    Returns:
+        The paths of the report, and of the winner's recipe, if there is a winner.
+    """
+    winner, save_as = outcome.winner, search.options.save_recipe
+    if winner is not None and search.options.final:
+        final_test(search, winner)
+    page = write_report(search, outcome)
+    for finalist in outcome.finalists:
+        save_recipe(_recipe_of(search, finalist), search.folder / "recipes" / f"candidate-{finalist.candidate}.json")
+    if winner is None:
+        return page, None
+    for path in [search.folder / "winner.json", *([] if save_as is None else [save_as])]:
+        save_recipe(_recipe_of(search, winner), path)
+    return page, path
+
+
+def _recipe_of(search: Search, finalist: Finalist) -> Recipe:
+    """Return the recipe of a finalist, for as many epochs as the recipe that was to be improved."""
+    return search.space.recipe_at(search.recipe, finalist.point)
+
+
 def _protocol(search: Search) -> str:
-    rungs, options, trained = search.rungs, search.options, search.trained
+    rungs, options = search.rungs, search.options
     text = (
         "The first candidate is the recipe itself. Optuna draws ten candidates at random and the others by TPE. Every "
         "candidate learns from the same images with the same seed. "
@@ -155,12 +222,7 @@ def _protocol(search: Search) -> str:
         f"The recipe and the best {pluralize(options.number_of_finalists, 'candidate')} are trained with "
         f"{pluralize(options.number_of_seeds, 'seed')}. "
     )
-    if trained.epochs != search.recipe.epochs or trained.epoch_images != search.recipe.epoch_images:
-        images = "" if trained.epoch_images is None else f" of {trained.epoch_images:,} images"
-        text += (
-            f"The recipe trains for {search.recipe.epochs} epochs; here it was {trained.epochs}{images} to fit into "
-            "the time. What is best after a short training may not be best after a long one. "
-        )
+    text += f"{_shortened(search)} " if _shortened(search) else ""
     if options.limits:
         text += "Candidates over a limit were not trained. "
     return f"{text}Errors are on validation images; test images were not used until the winner was chosen."
@@ -175,14 +237,12 @@ def _sections(search: Search, outcome: Outcome) -> list[Section]:
         text = "Each line is a candidate. Where lines cross, the short training misled."
         sections.append(Section("rungs", "Error at each rung", text, rungs_figure(outcome, search.rungs)))
     shares = importances(search)
-    if not shares:
-        text = "Too few trials finished to estimate it."
-        return [*sections, Section("importance", "Which fields mattered", text)]
     text = (
-        "The share of the variance of the error that each field explains (fANOVA), at the first rung. With few trials "
-        "this is rough."
+        "The share of the variance of the error that each field explains (fANOVA), at the first rung; with few trials "
+        f"this is rough: {', '.join(f'{path} {100 * share:.0f} %' for path, share in shares.items())}."
     )
-    return [*sections, Section("importance", "Which fields mattered", text, importance_figure(shares))]
+    text = text if shares else "Too few trials finished to estimate it."
+    return [*sections, Section("importance", "Which fields mattered", text)]
 
 
 def importances(search: Search) -> dict[str, float]:
@@ -232,7 +292,7 @@ def front_figure(outcome: Outcome, objective: str) -> Figure:
     costs = [finalist.costs[objective] for finalist in outcome.finalists]
     if max(costs) > 10 * min(costs):
         axes.set_xscale("log")
-    _finish(axes)
+    axes.grid(alpha=0.25)
     return figure
 
 
@@ -248,20 +308,5 @@ def rungs_figure(outcome: Outcome, rungs: Sequence[int]) -> Figure:
     axes.set_xticks(rungs, [str(epochs) for epochs in rungs])
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize=8)
-    _finish(axes)
-    return figure
-
-
-def importance_figure(shares: Mapping[str, float]) -> Figure:
-    """Draw a bar per field: its share of the variance of the error."""
-    figure = Figure(figsize=(7.2, 0.35 * len(shares) + 0.9), layout="constrained")
-    axes = figure.add_subplot()
-    names = list(shares)[::-1]
-    axes.barh(names, [100 * shares[name] for name in names], color=BLUE)
-    axes.set(xlabel="share of the variance of the error, %", xlim=(0, 100))
-    axes.tick_params(axis="y", labelsize=9)
-    return figure
-
-
-def _finish(axes: Axes) -> None:
     axes.grid(alpha=0.25)
+    return figure

@@ -1,4 +1,4 @@
-"""A search: an Optuna study that any number of processes share, and the trainings of its trials and finalists.
+"""A search: an Optuna study that any number of processes share, and the length of its trainings.
 
 Optuna draws the candidates, stops them early and keeps the trials. Each trial trains one candidate from rung to rung in
 a folder of its own, so that a trial that is retried continues from its checkpoint.
@@ -9,7 +9,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,20 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capsella.data import Splits, load_data
-from capsella.errors import (
-    CapsellaError,
-    check_argument,
-    check_installed,
-)
-from capsella.experiments import format_duration
-from capsella.experiments.search.options import FACTOR, SearchOptions
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed, pluralize
+from capsella.experiments.runner import format_duration
+from capsella.experiments.search.options import FACTOR, TRIALS, SearchOptions
 from capsella.experiments.search.outcome import Outcome, outcome_of
-from capsella.experiments.search.schedule import rungs_for, shorten
+from capsella.experiments.search.space import Label, Space, default_space
 from capsella.files import alone_in
+from capsella.losses.options import STAIR
 from capsella.training import ComputeOptions, Recipe, RunFolder
 from capsella.training.balance import resolve_balance
-from capsella.training.loop import time_steps
-from capsella.training.search_space import Label, Space, default_space
+from capsella.training.loop import StepTime, time_steps
 from capsella.training.validation import selection_metric
 
 if TYPE_CHECKING:
@@ -39,6 +35,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3  # retries of a trial whose process died
 HEARTBEAT, GRACE = 10, 60  # seconds between signs of life in a database, and without one until a process counts as dead
+SHORTEST = 9  # epochs of a shortened training: its rungs then end after 1, 3 and 9 epochs
+FEWEST_STEPS = 2  # of a shortened epoch
+TRAINING_SHARE = 0.85  # of the time; the rest is for what is not training
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,21 @@ class Search:
         return resolve_balance(self.recipe, self.splits.train)[0].balance != "none"
 
     @property
-    def expected_seconds(self) -> float:
-        """The estimated time of the whole search with one process."""
+    def end(self) -> str:
+        """The estimated duration with one process, and the time of day at which it ends."""
         seconds = self.options.expected_epochs(self.rungs) * self.seconds_per_epoch
-        return seconds if self.options.minutes is None else min(seconds, 60 * self.options.minutes)
+        seconds = seconds if self.options.minutes is None else min(seconds, 60 * self.options.minutes)
+        return f"about {format_duration(seconds)}, until {datetime.now() + timedelta(seconds=seconds):%H:%M}"
 
     def trials(self) -> "list[FrozenTrial]":
         """Return all trials of the study."""
         return self.study.get_trials(deepcopy=False)
+
+    def mean_seconds_per_epoch(self) -> float:
+        """Return the mean over what was trained; at first the estimate."""
+        epochs = sum(trial.user_attrs.get("epochs", 0) for trial in self.trials())
+        seconds = sum(trial.user_attrs.get("seconds", 0.0) for trial in self.trials())
+        return seconds / epochs if epochs else self.seconds_per_epoch
 
     def run_folder(self, candidate: int, seed: int = 0) -> Path:
         """Return the folder of a candidate's run; seed 0 is the trial's."""
@@ -94,14 +100,19 @@ class Search:
 
     def _errors(self, candidate: int) -> dict[int, float]:
         """Return the validation errors of a finalist's further seeds; infinite where a training diverged."""
-        errors = {}
-        for seed in range(1, self.options.number_of_seeds):
-            files = RunFolder(self.run_folder(candidate, seed))
-            if files.has_diverged:
-                errors[seed] = math.inf
-            elif files.is_trained:
-                errors[seed] = error_at(files, self.trained.epochs)
-        return errors
+        runs = {seed: RunFolder(self.run_folder(candidate, seed)) for seed in range(1, self.options.number_of_seeds)}
+        return {
+            seed: math.inf if run.has_diverged else error_at(run, self.trained.epochs)
+            for seed, run in runs.items()
+            if run.has_diverged or run.is_trained
+        }
+
+
+def error_at(files: RunFolder, epochs: int) -> float:
+    """Return the validation error of the epoch that a training of so many epochs would keep, in per cent."""
+    recipe, table = files.read_config()[1], files.read_metrics()
+    errors, losses = table[selection_metric(recipe)][:epochs], table["validation_loss"][:epochs]
+    return float(errors[-1] if recipe.keep == "last" else errors[np.lexsort((losses, errors))[0]])
 
 
 def open_search(
@@ -118,7 +129,7 @@ def open_search(
         recipe, name: what is to be improved.
         options: how long, for what, within which limits.
         space: what may be changed. Default: the recipe's space, see `default_space`.
-        machine: where candidates are trained.
+        compute: where candidates are trained.
         splits: the images, if they are loaded already.
 
     Raises:
@@ -136,8 +147,8 @@ def open_search(
     space.check(recipe)
     splits = (splits or load_data(recipe.data)).without_test()
     time, images = time_steps(recipe, compute, seconds=2.0, splits=splits), len(splits.train)
-    batches = space.fields["batch_size"].ends if "batch_size" in space.fields else (recipe.batch_size,)
-    shortened = shorten(recipe, options, images, max(batches), time, len(splits.validation))
+    batch_size = max(space.ends("batch_size") or (recipe.batch_size,))
+    shortened = shorten(recipe, options, images, batch_size, time, len(splits.validation))
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder / ".opening", wait=math.inf):
         study = _open_study(folder, options)
@@ -152,7 +163,7 @@ def open_search(
         trained = _agreed(study, settings, shortened)
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(space.point_of(trained), user_attrs={"candidate": 0})
-    rungs = rungs_for(trained, options, images, max(batches))
+    rungs = rungs_for(trained, options, images, batch_size)
     steps = math.ceil((trained.epoch_images or images) / trained.batch_size)
     seconds = steps * time.step + len(splits.validation) * time.image
     return Search(folder, name, recipe, trained, space, options, rungs, study, splits, compute, seconds)
@@ -164,7 +175,6 @@ def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
 
     with quiet_optuna():
         retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=ATTEMPTS)
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
         try:
             if options.storage is None:
                 journal = JournalFileBackend(str(folder / "study.log"))
@@ -180,7 +190,7 @@ def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
                 storage=storage,
                 study_name=folder.name,
                 directions=["minimize"] * len(options.objectives),
-                pruner=pruner,
+                pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR),
                 load_if_exists=True,
             )
         except Exception as error:  # each storage has errors of its own
@@ -200,11 +210,9 @@ def _agreed(study: "optuna.Study", settings: dict[str, Any], shortened: Recipe) 
         study.set_user_attr("settings", asked)
         study.set_user_attr("trained", json.loads(json.dumps(shortened.complete().to_dict(), default=str)))
         return shortened
-    changed = [name for name, value in asked.items() if known.get(name) != value]
-    if changed:
-        names = ", ".join(changed)
+    if changed := ", ".join(name for name, value in asked.items() if known.get(name) != value):
         raise CapsellaError(
-            f"the study {study.study_name!r} was begun with other settings ({names}); use the same, or another --out"
+            f"the study {study.study_name!r} was begun with other settings ({changed}); use the same, or another --out"
         )
     return Recipe.from_dict(study.user_attrs["trained"])
 
@@ -220,14 +228,68 @@ def quiet_optuna() -> Iterator[None]:
         yield
 
 
-def end_of(search: Search) -> str:
-    """Return the estimated duration and the time of day at which a search with one process ends."""
-    seconds = search.expected_seconds
-    return f"about {format_duration(seconds)}, until {datetime.now() + timedelta(seconds=seconds):%H:%M}"
+# The length of candidates' trainings: that of the recipe, or shorter if the time is limited
 
 
-def error_at(files: RunFolder, epochs: int) -> float:
-    """Return the validation error of the epoch that a training of so many epochs would keep, in per cent."""
-    recipe, table = files.read_config()[1], files.read_metrics()
-    errors, losses = table[selection_metric(recipe)][:epochs], table["validation_loss"][:epochs]
-    return float(errors[-1] if recipe.keep == "last" else errors[np.lexsort((losses, errors))[0]])
+def rungs_for(recipe: Recipe, options: SearchOptions, images: int, batch_size: int) -> tuple[int, ...]:
+    """Return the rungs of a recipe with `images` training images and at most this batch size.
+
+    A warm-up counts steps, so that it lasts the most epochs with the largest batch.
+    """
+    steps = math.ceil((recipe.epoch_images or images) / batch_size)
+    return options.rungs(recipe.epochs, recipe.optimizer.warmup_steps / steps)
+
+
+def shorten(recipe: Recipe, options: SearchOptions, images: int, batch_size: int, time: StepTime, seen: int) -> Recipe:
+    """Return the recipe with as few epochs as it takes for the whole search to fit into `minutes`.
+
+    Warm-up and decay are shortened alike. Below nine epochs, the epochs are shortened instead.
+
+    Args:
+        recipe, options: of the search.
+        images: training images.
+        batch_size: the largest of the space.
+        time: seconds of a step, and of a validated image.
+        seen: validation images.
+
+    Raises:
+        ArgumentError: the time is too short even for a few steps of each candidate.
+    """
+    if options.minutes is None:
+        return recipe
+    whole, validation = recipe.epoch_images or images, seen * time.image
+    seconds = TRAINING_SHARE * 60 * options.minutes
+    affordable = seconds / (math.ceil(whole / recipe.batch_size) * time.step + validation)
+
+    def needed(epochs: float) -> float:
+        return options.expected_epochs(rungs_for(scaled(recipe, epochs), options, images, batch_size))
+
+    epochs = recipe.epochs
+    while epochs > SHORTEST and needed(epochs) > affordable:
+        epochs -= 1
+    if needed(epochs) <= affordable:
+        return recipe if epochs == recipe.epochs else scaled(recipe, epochs)
+    steps_left = int((seconds / needed(epochs) - validation) / time.step)  # of each epoch, which is validated whole
+    if steps_left < FEWEST_STEPS:
+        least = math.ceil(needed(epochs) * (FEWEST_STEPS * time.step + validation) / (TRAINING_SHARE * 60))
+        what = f"{pluralize(options.number_of_trials or TRIALS, 'trial')} on this machine"
+        hint = "fewer --trials, --finalists or --seeds take less"
+        raise ArgumentError("minutes", f"be at least {least} for {what}", options.minutes, hint)
+    few = min(steps_left * recipe.batch_size, whole)
+    return replace(scaled(recipe, epochs * few / whole), epochs=epochs, epoch_images=few)
+
+
+def scaled(recipe: Recipe, epochs: float) -> Recipe:
+    """Return the recipe for another number of epochs, with its warm-up, decay and widening margin in proportion."""
+    share, steps, loss = epochs / recipe.epochs, recipe.optimizer.decay_steps, recipe.loss
+    rise = STAIR if loss.spread_schedule == "stairs" and loss.spread_steps is None else loss.spread_steps
+    return replace(
+        recipe,
+        epochs=max(1, int(epochs)),
+        loss=replace(loss, spread_steps=None if rise is None else max(1, round(share * rise))),
+        optimizer=replace(
+            recipe.optimizer,
+            warmup_steps=round(share * recipe.optimizer.warmup_steps),
+            decay_steps=None if steps is None else max(1, round(share * steps)),
+        ),
+    )

@@ -2,30 +2,42 @@
 
 import contextlib
 import math
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from rich.console import Console
 
+from capsella.bench import MAKERS, UnavailableError, latencies
+from capsella.data import single_images
 from capsella.errors import BusyError, CapsellaError, NoMemoryError, memory_errors, pluralize
-from capsella.experiments import format_duration
-from capsella.experiments.search.cost import latency_of, parameters_of
+from capsella.experiments.runner import format_duration
 from capsella.experiments.search.options import FACTOR
+from capsella.experiments.search.space import Label
 from capsella.experiments.search.study import ATTEMPTS, Search, error_at, quiet_optuna
+from capsella.export.graph import with_backend
 from capsella.files import alone_in
+from capsella.models.base import shipped_parameters
 from capsella.training import Recipe, RunFolder, TrainingDivergedError, resume, train
-from capsella.training.search_space import Choice, Label, Range
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
 
 STARTUP = 10  # trials that are drawn at random before TPE begins
 POLL = 1.0  # seconds between looks at what other processes do
 MAX_REJECTED = 50  # for each trained candidate: beyond that the limits reject too much of the space
 WEIGHTS = ("model.safetensors", "ood_detector.safetensors")
+# Latencies are those of PyTorch with packed weights and native kernels, or of ONNX Runtime if it is installed and
+# faster. The other backends take longer to prepare than to time.
+BACKENDS = ("packed", "onnxruntime")
+CALLS, MAX_SECONDS = 100, 1.0
+ROUNDS = 3  # the best counts: other processes may disturb one
 
 
 def run_trials(search: Search, console: Console, deadline: float) -> None:
@@ -67,7 +79,7 @@ def _next_step(search: Search, deadline: float) -> str:
     wanted = min(search.options.number_of_trials or math.inf, search.space.size)
     # At least half of the time is for trials, the rest for the finalists.
     runs = (search.options.number_of_finalists + 1) * (search.options.number_of_seeds - 1)
-    rest = runs * search.rungs[-1] * mean_seconds_per_epoch(search, trials)
+    rest = runs * search.rungs[-1] * search.mean_seconds_per_epoch()
     has_time = time.monotonic() + min(rest, 30 * (search.options.minutes or math.inf)) < deadline
     if has_time and (counted < wanted or "WAITING" in states):
         return "train"
@@ -156,12 +168,15 @@ def _prune(trial: "Trial", files: RunFolder, kind: str, why: str) -> None:
     raise optuna.TrialPruned(why)
 
 
-def _suggest(trial: "Trial", path: str, values: Range | Choice) -> Label:
-    if isinstance(values, Choice):
-        return trial.suggest_categorical(path, values.labels)
-    if values.is_whole:
-        return trial.suggest_int(path, int(values.low), int(values.high), log=values.log)
-    return trial.suggest_float(path, values.low, values.high, log=values.log)
+def _suggest(trial: "Trial", path: str, values: "BaseDistribution") -> Label:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(values, CategoricalDistribution):
+        return trial.suggest_categorical(path, values.choices)
+    if isinstance(values, IntDistribution):
+        return trial.suggest_int(path, values.low, values.high, step=values.step, log=values.log)
+    assert isinstance(values, FloatDistribution)
+    return trial.suggest_float(path, values.low, values.high, step=values.step, log=values.log)
 
 
 def _costs(
@@ -180,21 +195,42 @@ def _costs(
             costs |= {name: other.user_attrs[name] for name in ("parameters", "ms") if name in other.user_attrs}
     measures = {"parameters": parameters_of, **({"ms": latency_of} if search.options.measures_latency else {})}
     for name, measure in measures.items():
-        costs[name] = costs[name] if name in costs else measure(recipe, search.splits)
+        costs[name] = costs[name] if name in costs else measure(search, recipe)
         trial.set_user_attr(name, costs[name])
-        if candidate != 0:  # the recipe is trained in any case, to compare with
-            _check_limit(search, trial, name, costs[name])
+        excess = search.options.excess({name: costs[name]}).get(name)
+        if candidate == 0 or excess is None:  # the recipe is trained in any case, to compare with
+            continue
+        trial.set_constraint(name, excess)  # later draws keep away from it
+        if excess > 0:
+            why = f"{costs[name]:,.4g} {name}, more than {search.options.limits[name]:,.4g}"
+            _prune(trial, RunFolder(search.run_folder(trial.number)), "over_limit", why)
     return costs
 
 
-def _check_limit(search: Search, trial: "Trial", name: str, cost: float) -> None:
-    excess = search.options.excess({name: cost}).get(name)
-    if excess is None:
-        return
-    trial.set_constraint(name, excess)  # later draws keep away from it
-    if excess > 0:
-        why = f"{cost:,.4g} {name}, more than {search.options.limits[name]:,.4g}"
-        _prune(trial, RunFolder(search.run_folder(trial.number)), "over_limit", why)
+def parameters_of(search: Search, recipe: Recipe) -> float:
+    """Return the number of parameters of a recipe's network without its decoder."""
+    shape = search.splits.image_size, search.splits.channels, search.splits.classes
+    with torch.device("meta"):
+        return float(shipped_parameters(recipe.model.create(*shape)))
+
+
+def latency_of(search: Search, recipe: Recipe) -> float:
+    """Return the median milliseconds per image of a recipe's network, with fresh weights, on this machine.
+
+    In the fastest backend; the best of a few rounds.
+    """
+    torch.manual_seed(recipe.seed)
+    shape, images = (search.splits.image_size, search.splits.channels), single_images(search.splits.train, "latencies")
+    model = with_backend(recipe.model.create(*shape, search.splits.classes).eval(), "eager")
+    pixels, steps = images.images[:1].float() / 255, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in BACKENDS:
+            with contextlib.suppress(UnavailableError, CapsellaError, ValueError):
+                run = MAKERS[name](model, images, Path(folder))
+                run(pixels)
+                steps[name] = partial(run, pixels)
+        rounds = [latencies(steps, CALLS, max_seconds=MAX_SECONDS) for _ in range(ROUNDS)]
+    return min(time.p50 for times in rounds for time in times.values())
 
 
 def _network(point: Mapping[str, Label]) -> dict[str, Label]:
@@ -264,22 +300,11 @@ def _print_trial(search: Search, number: int, console: Console) -> None:
     least = f"best {best.values[column]:.2f} % by {best.user_attrs['candidate']}" if done else ""
     over = sum(trial.state.is_finished() and "over_limit" not in trial.user_attrs for trial in trials)
     wanted = search.options.number_of_trials
-    left = _seconds_left(search, trials)
+    trained = sum(other.user_attrs.get("epochs", 0) for other in trials)
+    workers = sum(other.state.name == "RUNNING" for other in trials) + 1
+    epochs = max(0.0, search.options.expected_epochs(search.rungs) - trained)
+    left = format_duration(epochs * search.mean_seconds_per_epoch() / workers)
     progress = f"{over} of {wanted} trials" if wanted else pluralize(over, "trial")
     epoch = f"epoch {search.rungs[len(errors) - 1]}/{search.rungs[-1]}"
-    line = f"{candidate:<14} {epoch:<13} error {errors[-1]:6.2f} %   {least}   {progress}; {left} left"
+    line = f"{candidate:<14} {epoch:<13} error {errors[-1]:6.2f} %   {least}   {progress}; about {left} left"
     console.print(line, markup=False, soft_wrap=True)
-
-
-def mean_seconds_per_epoch(search: Search, trials: "Sequence[FrozenTrial]") -> float:
-    """Return the mean over what was trained; at first the estimate."""
-    epochs = sum(trial.user_attrs.get("epochs", 0) for trial in trials)
-    seconds = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials)
-    return seconds / epochs if epochs else search.seconds_per_epoch
-
-
-def _seconds_left(search: Search, trials: "Sequence[FrozenTrial]") -> str:
-    done = sum(trial.user_attrs.get("epochs", 0) for trial in trials)
-    workers = max(1, sum(trial.state.name == "RUNNING" for trial in trials) + 1)
-    left = max(0.0, search.options.expected_epochs(search.rungs) - done)
-    return f"about {format_duration(left * mean_seconds_per_epoch(search, trials) / workers)}"

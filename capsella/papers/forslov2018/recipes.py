@@ -7,13 +7,17 @@ ours, not tuned. So is the weight of the reconstruction, 0.392 times the mean, w
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from capsella.data import NamedData
+from capsella.experiments.search.space import Space, around, choice_with, register_space, schedules
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe, register_recipe_for
-from capsella.training.search_space import Choice, Range, Space, around, choice_with, register_space, schedules
+from capsella.training.registry import register_recipe, register_recipe_for
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 CAPSNETS, EMNETS, CNNNETS = (
     tuple(f"forslov2018_{kind}{number}_init{init}" for number in range(1, most + 1) for init in (1, 2))
@@ -137,6 +141,8 @@ def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
 @register_space("images-emnet", "emnet-cells", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
 def em_networks(recipe: Recipe) -> Space:
     """Return the space of EM networks. The thesis (§10.7) asks for a search; two kernels hold 662 of 692 K weights."""
+    from optuna.distributions import IntDistribution
+
     recipe = recipe.complete()
     options, routing = recipe.model.options, recipe.model.options["routing"]
     return Space(
@@ -147,8 +153,8 @@ def em_networks(recipe: Recipe) -> Space:
             "model.kernel": choice_with(options["kernel"], 5, 7, 9),
             "model.types": choice_with(options["types"], 8, 16, 24, 32),
             "model.pose_elements": choice_with(options["pose_elements"], 9, 16),
-            "model.batch_norm": Choice(False, True),
-            "model.routing.iterations": Range(1, max(3, routing.iterations)),
+            "model.batch_norm": choice_with(False, True),
+            "model.routing.iterations": IntDistribution(1, max(3, routing.iterations)),
             "model.routing.inverse_temperature": around(routing.inverse_temperature, 10.0),
             "model.routing.beta_a_scale": choice_with(routing.beta_a_scale, 500.0, 2500.0),
             "model.routing.variance_floor": around(routing.variance_floor, 10.0),
@@ -173,7 +179,7 @@ def residual_networks(recipe: Recipe) -> Space:
     )
 
 
-def _training_space(recipe: Recipe) -> dict[str, Range | Choice]:
+def _training_space(recipe: Recipe) -> "dict[str, BaseDistribution]":
     """Return the parameters that both kinds of networks share, around a complete recipe."""
     return {
         "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),

@@ -13,7 +13,7 @@ from capsella.papers.budget import Budget, BudgetName, medium
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
 from capsella.papers.table_types import FEW_IMAGES, Published
 from capsella.training import Recipe
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 
 # 224×224 images of a public download, by a microscope of the same maker as the thesis's.
 SOURCE, SIZE = "bloodmnist", 224

@@ -10,7 +10,7 @@ from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe
+from capsella.training.registry import register_recipe
 
 # With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits.
 BETA_A_SCALE = 2500.0

@@ -29,7 +29,7 @@ from capsella.papers.table_types import (
 from capsella.report import VoteDistances, class_vote_distances, pick_examples
 from capsella.report.vote_distances import vote_examples_figure
 from capsella.training import ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 
 OTHER_BUDGETS = Budgets(images(200, 50, 100, 4, 32), medium(20_000, 32))
 # The medium budget takes half an hour to an hour and a half per row on two cores, on all smallNORB images.

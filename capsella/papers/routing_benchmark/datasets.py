@@ -15,7 +15,7 @@ from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
 from capsella.papers.ribeiro2020 import WIDE
 from capsella.routing import ROUTINGS, EMRouting, InvertedAttentionRouting, LogisticRouting, Routing, VariationalRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import get_recipe, register_recipe
+from capsella.training.registry import get_recipe, register_recipe
 
 RATE = 3e-3
 

@@ -6,7 +6,7 @@ from capsella.data import NamedData, PairData
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.recipes import register_recipe
+from capsella.training.registry import register_recipe
 
 
 @register_recipe

@@ -26,7 +26,7 @@ from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_exampl
 from capsella.report.image_figures import reconstruction_figure, tweak_figure
 from capsella.report.reconstructions import pair_name, row_changes, share_nearest_own
 from capsella.training import Recipe
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 
 # The CNN costs ten times as much per digit as CapsNet, and CapsNet three times as much per pair: with the small budgets
 # all rows take about an hour per seed on two cores.

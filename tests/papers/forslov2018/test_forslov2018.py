@@ -18,7 +18,7 @@ from capsella.papers.forslov2018.runs import AvailableSets, ThesisRuns
 from capsella.papers.published import FIGURES, TABLES
 from capsella.papers.table_types import caveated_cells
 from capsella.training import RunFolder
-from capsella.training.recipes import get_recipe
+from capsella.training.registry import get_recipe
 from tests.papers.tiny import QUIET
 
 # Table 3, INIT-NET 1/2.

@@ -4,14 +4,18 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
 from capsella.data import DataOptions, load_once
 from capsella.environment import environment
-from capsella.errors import CapsellaError
-from capsella.experiments import Results, Row, common_seeds
+from capsella.errors import CapsellaError, pluralize
+from capsella.experiments import Results, Row, Task, common_seeds, format_duration
 from capsella.files import read_json, write_json
 from capsella.papers.budget import BudgetName
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES, paper_of
@@ -99,6 +103,15 @@ class Measurements:
         except (CapsellaError, TypeError, ValueError):
             self._values = {}
 
+    def check(self, published: Published) -> None:
+        """Check that the images of a table or figure are there.
+
+        Raises:
+            CapsellaError: they are not, or broken.
+        """
+        for data in published.images():
+            self.counts(data)
+
     def counts(self, data: DataOptions) -> tuple[int, int, int]:
         """Return the numbers of training, validation and test images.
 
@@ -168,7 +181,7 @@ def _entry(
 ) -> Entry:
     source = None
     try:
-        _check_images(published, measured)
+        measured.check(published)
     except (CapsellaError, OSError) as error:
         if name not in STAND_INS:
             raise
@@ -176,59 +189,42 @@ def _entry(
             raise CapsellaError(f"{error}; --stand-ins takes similar images instead") from error
         source = STAND_INS[name]
         published = published.on(source)
-        _check_images(published, measured)
+        measured.check(published)
     runs = folder / "-".join([published.family or name, *([source] if source else [])])
     return Entry(name, published, budget, tuple(published.rows_to_train()), runs, source)
 
 
-def _check_images(published: Published, measured: Measurements) -> None:
-    for data in published.images():
-        measured.counts(data)
-
-
 @dataclass(frozen=True, eq=False)
 class Training:
-    """One training: a row's run with a seed. entries: names of what is made of it. seconds: estimated for the whole."""
+    """One training. entries: names of what is made of it. seconds: estimated for the whole."""
 
-    folder: Path
-    row: Row
-    seed: int
+    task: Task
     entries: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
-    def run(self) -> RunFolder:
-        """The run folder."""
-        return RunFolder(self.row.folder(self.folder, self.seed))
-
-    @property
-    def is_over(self) -> bool:
-        """True if the run is tested or has diverged."""
-        return self.run.is_tested or self.run.has_diverged
-
-    @property
-    def progress(self) -> float:
-        """The share that is done."""
-        return 1.0 if self.is_over else self.run.progress(self.row.recipe.epochs)
-
-    @property
     def remaining(self) -> float:
         """The seconds that are left."""
-        return (1 - self.progress) * self.seconds
+        done = 1.0 if self.task.is_finished else self.task.files.progress(self.task.recipe.epochs)
+        return (1 - done) * self.seconds
 
     def __str__(self) -> str:
-        return f"{self.row.cost}, seed {self.seed}"
+        return f"{self.task.cost}, seed {self.task.recipe.seed}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The trainings in their order, those that do not fit into the hours, and how many are over already."""
+    """The trainings in their order, those that do not fit into the hours, and those that are over already."""
 
     runs: tuple[Training, ...]
     left_out: tuple[Training, ...]
     over: tuple[Training, ...]
     hours: float | None = None
-    seconds: float = field(default=0.0)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that are left of all runs."""
+        return sum(training.remaining for training in self.runs)
 
 
 def trainings_of(entries: Sequence[Entry], seeds: int, seconds: Callable[[Recipe], float]) -> list[Training]:
@@ -244,13 +240,14 @@ def trainings_of(entries: Sequence[Entry], seeds: int, seconds: Callable[[Recipe
             users.setdefault((entry.folder, row.slug), []).append(entry)
             rows.setdefault((entry.folder, row.slug), replace(row, cost=f"{entry.folder.name}/{row.slug}"))
     trainings = []
-    for (folder, slug), entries_of_row in users.items():
-        row, names = rows[folder, slug], tuple(entry.name for entry in entries_of_row)
-        for seed in range(seeds):
-            RunFolder(row.folder(folder, seed)).check_recipe(replace(row.recipe, seed=seed))
-        number = seeds if any(slug in entry.compared for entry in entries_of_row) else 1
+    for (folder, slug), of_row in users.items():
+        row, names = rows[folder, slug], tuple(entry.name for entry in of_row)
+        tasks = [row.task(folder, seed) for seed in range(seeds)]
+        for task in tasks:
+            task.files.check_recipe(task.recipe)
         whole = seconds(row.recipe)
-        trainings += [Training(folder, row, seed, names, whole) for seed in range(number)]
+        compared = any(slug in entry.compared for entry in of_row)
+        trainings += [Training(task, names, whole) for task in (tasks if compared else tasks[:1])]
     return trainings
 
 
@@ -262,9 +259,36 @@ def make_plan(trainings: Sequence[Training], hours: float | None) -> Plan:
     runs: list[Training] = []
     left_out: list[Training] = []
     left = math.inf if hours is None else 3600 * hours
-    todo = [(training.seed, training.remaining, training) for training in trainings if not training.is_over]
+    todo = [(run.task.recipe.seed, run.remaining, run) for run in trainings if not run.task.is_finished]
     for _, remaining, training in sorted(todo, key=lambda item: item[:2]):
         (runs if remaining <= left else left_out).append(training)
         left -= remaining if remaining <= left else 0.0
-    over = tuple(training for training in trainings if training.is_over)
-    return Plan(tuple(runs), tuple(left_out), over, hours, sum(training.remaining for training in runs))
+    return Plan(tuple(runs), tuple(left_out), tuple(run for run in trainings if run.task.is_finished), hours)
+
+
+def plan_summary(plan: Plan, entries: Sequence[Entry]) -> Group:
+    """Return a row for each table or figure, each run counted where it comes first, and the times."""
+    table = Table("table or figure")
+    for head in ("finished", "to come", "left out", "time"):
+        table.add_column(head, justify="right")
+    for entry in entries:
+        groups = (plan.over, plan.runs, plan.left_out)
+        counts = [str(sum(run.entries[0] == entry.name for run in runs)) for runs in groups]
+        seconds = sum(run.remaining for run in plan.runs if run.entries[0] == entry.name)
+        table.add_row(entry.name, *counts, format_duration(seconds) if seconds else "–")
+    limit = "" if plan.hours is None else f" of {plan.hours:g} h"
+    lines = [
+        f"{pluralize(len(plan.runs), 'run')} to come, {len(plan.over)} finished. "
+        f"Planned: {format_duration(plan.seconds)}{limit}, from a few steps of each network here. "
+        "The first seed of every row comes before any second seed.",
+        *(f"left out, {format_duration(run.remaining)}: {run}" for run in plan.left_out),
+    ]
+    return Group(table, *map(Text, lines))
+
+
+def left_out(missing: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason, with all tables and figures that it concerns."""
+    names: dict[str, list[str]] = {}
+    for name, why in missing.items():
+        names.setdefault(why, []).append(name)
+    return [f"left out {', '.join(group)}: {why}" for why, group in names.items()]

@@ -1,13 +1,15 @@
 """Reproductions of papers: their tables and figures trained by a plan, and one page with what they support."""
 
-from capsella.reproduce.claims import ClaimVerdict, judge_claim
-from capsella.reproduce.plan import (
+from capsella.experiments.reproduce.claims import ClaimVerdict, judge_claim
+from capsella.experiments.reproduce.plan import (
     Entry,
     Measurements,
     Plan,
     Training,
     find_entries,
+    left_out,
     make_plan,
+    plan_summary,
     trainings_of,
 )
-from capsella.reproduce.run import Reproduction
+from capsella.experiments.reproduce.run import Reproduction

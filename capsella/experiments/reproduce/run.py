@@ -11,10 +11,10 @@ from rich.console import Console
 from capsella import ray_cluster
 from capsella.errors import CapsellaError, NoMemoryError
 from capsella.experiments import Stopwatch, Task, compute_tasks, format_duration
+from capsella.experiments.reproduce.claims import ClaimVerdict, judge
+from capsella.experiments.reproduce.page import write_page
+from capsella.experiments.reproduce.plan import Entry, Plan, Training
 from capsella.files import alone_in, read_json
-from capsella.reproduce.claims import ClaimVerdict, judge
-from capsella.reproduce.page import Facts, write_page
-from capsella.reproduce.plan import Entry, Plan, Training
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Reproduction:
             for entry in self.entries:
                 self.make(entry)
             page = self.write()
-            stopwatch = Stopwatch({training.row.cost: training.seconds for training in self.plan.runs})
-            stopwatch.plan(training.row.cost for training in self.plan.runs)
-            users = {training.run.path: training.entries for training in self.plan.runs}
+            stopwatch = Stopwatch({training.task.cost: training.seconds for training in self.plan.runs})
+            stopwatch.plan(training.task.cost for training in self.plan.runs)
+            users = {training.task.folder: training.entries for training in self.plan.runs}
             for task in self._trained(stopwatch):
                 for entry in self.entries:
                     if entry.name in users[task.folder]:
@@ -73,7 +73,7 @@ class Reproduction:
                 if self._begun is None or ray_cluster.current_cluster() is not None:
                     raise
                 self.too_large.append(self._begun)
-                stopwatch.cancel(self._begun.row.cost)
+                stopwatch.cancel(self._begun.task.cost)
                 self.console.print(f"not trained: {error}", markup=False, soft_wrap=True)
 
     def _due(self, stopwatch: Stopwatch) -> Iterator[Task]:
@@ -81,14 +81,12 @@ class Reproduction:
         hours = self.plan.hours
         end = math.inf if hours is None else self.began + 3600 * hours
         for training in self.plan.runs:
-            cost = training.row.cost
-            expected = (1 - training.progress) * stopwatch.seconds_by_cost()[cost]
-            if cost not in stopwatch.taken:
-                expected = training.remaining
-            left = end - time.monotonic()
+            cost, expected, left = training.task.cost, training.remaining, end - time.monotonic()
+            if cost in stopwatch.taken and training.seconds:  # what such runs took is better than the estimate
+                expected *= stopwatch.seconds_by_cost()[cost] / training.seconds
             if expected <= left:
                 self._begun = training
-                yield training.row.task(training.folder, training.seed)
+                yield training.task
                 continue
             stopwatch.cancel(cost)
             self.late.append(training)
@@ -116,9 +114,6 @@ class Reproduction:
             values = read_json(entry.numbers)
         except CapsellaError:
             return False
-        made_by = values.get("command", "").partition(" --out ")[0]  # a folder that was moved holds the same
-        if made_by != entry.command(self.seeds).partition(" --out ")[0]:
-            return False
         if not all(picture.exists() for picture in entry.pictures(values)):
             return False
         runs = [row.folder(entry.folder, seed) / "result.json" for row in entry.rows for seed in range(self.seeds)]
@@ -130,5 +125,4 @@ class Reproduction:
 
     def write(self) -> Path:
         """Write report.html and claims.json; return the path of the page."""
-        facts = Facts(self.missing, self.plan, self.late, self.too_large, self.problems, self.seeds, self.command)
-        return write_page(self.entries, self.verdicts(), facts, self.folder)
+        return write_page(self)

@@ -1,21 +1,15 @@
-"""Recipes by name, as JSON files, and as commands."""
+"""Recipes by name, and as commands."""
 
-import dataclasses
 import fnmatch
 import inspect
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from capsella.errors import CapsellaError, errors_of, unknown_name
-from capsella.files import write_json
-from capsella.routing import Routing
-from capsella.training.config import ModelOptions
+from capsella.errors import unknown_name
 from capsella.training.flags import recipe_fields, with_fields
-from capsella.training.recipe import Recipe
+from capsella.training.recipe import Recipe, flatten
 
 RecipeFunction = Callable[[], Recipe]
 RECIPES: dict[str, RecipeFunction] = {}
@@ -45,19 +39,10 @@ def get_recipe(name: str) -> Recipe:
     Raises:
         ArgumentError: unknown; suggests the nearest.
     """
-    return recipe_function(name)()
-
-
-def recipe_function(name: str) -> RecipeFunction:
-    """Return the function registered under `name`.
-
-    Raises:
-        ArgumentError: unknown; suggests the nearest.
-    """
     if name not in RECIPES:
         where = "`capsella list recipes` lists them; images of your own are named by their folder, which must exist"
         raise unknown_name("recipe", name, RECIPES, where)
-    return RECIPES[name]
+    return RECIPES[name]()
 
 
 def recipe_text(name: str) -> str:
@@ -82,7 +67,7 @@ def recipe_modules() -> tuple[str, ...]:
 
 def _source(name: str) -> Callable[..., Recipe]:
     """Return the function as written, without the network that it was registered for."""
-    function = recipe_function(name)
+    function = RECIPES[name]
     return function.func if isinstance(function, partial) else function
 
 
@@ -93,32 +78,6 @@ def list_recipes(pattern: str = "*") -> list[str]:
 
 def _hyphens(name: str) -> str:
     return name.replace("_", "-")
-
-
-def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Write a complete recipe; `read_recipe` reads it. A relative path of images starts from the working folder."""
-    write_json(path, {"recipe": recipe.complete().to_dict()})
-
-
-def read_recipe(path: Path) -> Recipe:
-    """Read the recipe in a JSON file, which may also be a run's config.json.
-
-    Raises:
-        CapsellaError: no such file, no JSON, or no recipe of this version.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CapsellaError(f"{path}: must be a recipe's JSON file: {error}") from error
-    if not isinstance(values, dict) or not isinstance(values.get("recipe"), dict):
-        raise CapsellaError(f'{path}: must hold {{"recipe": {{…}}}}, as `capsella search --save-recipe` writes it')
-    with errors_of(path):
-        try:
-            recipe = Recipe.from_dict(values["recipe"])
-            recipe.model.check()
-            return recipe
-        except (AttributeError, TypeError) as error:
-            raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
 
 
 def train_command(name: str, recipe: Recipe) -> str:
@@ -155,19 +114,3 @@ def _words(flag: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     return [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
-
-
-def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Return every field below `value` by its path, e.g. "model.routing.iterations"."""
-    if isinstance(value, Routing):
-        return {path: value.name, **flatten(dataclasses.asdict(value), path)}
-    if isinstance(value, ModelOptions):
-        value = {"name": value.name, **value.options}
-    if dataclasses.is_dataclass(value):
-        value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
-    if not isinstance(value, dict):
-        return {path: value}
-    fields: dict[str, Any] = {}
-    for key, below in value.items():
-        fields |= flatten(below, f"{path}.{key}".strip("."))
-    return fields

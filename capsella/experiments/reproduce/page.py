@@ -2,22 +2,24 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsella.compare.figures import learning_figure
-from capsella.environment import environment, hardware
+from capsella.environment import environment, hardware, versions
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import accuracy_interval, points
 from capsella.experiments import CorrectnessTable, Results, format_duration
+from capsella.experiments.reproduce.claims import RULE, Answer, ClaimVerdict, state_of
+from capsella.experiments.reproduce.plan import Entry
 from capsella.files import read_json, write_json, write_text
 from capsella.papers.published import paper_of
 from capsella.papers.table_types import cells_with_caveats, ours_columns
 from capsella.report.pages import embedded, render_page
-from capsella.reproduce.claims import RULE, Answer, ClaimVerdict, state_of
-from capsella.reproduce.plan import Entry, Plan, Training
 from capsella.training import RunFolder
+
+if TYPE_CHECKING:
+    from capsella.experiments.reproduce.run import Reproduction
 
 CURVES = 7  # rows in one picture of learning curves
 PAPERS = {
@@ -41,52 +43,20 @@ BUDGETS = {
 }
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Facts about a reproduction beside its tables; the fields are those of `Reproduction`."""
-
-    missing: Mapping[str, str]
-    plan: Plan
-    late: Sequence[Training]
-    too_large: Sequence[Training]
-    problems: Mapping[str, str]
-    seeds: int
-    command: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table or figure on the page; `problem` says why it is not made.
-
-    rows: of cells, each a text, its caveat and its 95 % interval. runs: how each row was trained, as commands.
-    """
-
-    name: str
-    title: str
-    command: str
-    texts: Sequence[str]
-    problem: str
-    heads: Sequence[str]
-    labels: int
-    rows: Sequence[Sequence[tuple[str, str, str]]]
-    pictures: Sequence[str]
-    curves: Sequence[str]
-    runs: Sequence[tuple[str, str]]
-
-
-def write_page(entries: Sequence[Entry], verdicts: Sequence[ClaimVerdict], facts: Facts, folder: Path) -> Path:
-    """Write report.html and claims.json into `folder`; return the path of the page.
+def write_page(reproduction: "Reproduction") -> Path:
+    """Write report.html and claims.json into the folder of a reproduction; return the path of the page.
 
     Raises:
         CapsellaError: unreadable metrics or results of a run; no space on the disk.
     """
+    folder, entries, verdicts = reproduction.folder, reproduction.entries, reproduction.verdicts()
     write_json(folder / "claims.json", {"rule": RULE, "claims": [verdict.to_dict() for verdict in verdicts]})
-    papers: dict[str, list[Section]] = {}
+    papers: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
-        section = section_of(entry, facts.seeds, facts.problems.get(entry.name))
+        section = _section(entry, reproduction.seeds, reproduction.problems.get(entry.name))
         papers.setdefault(paper_of(entry.name), []).append(section)
     page = render_page(
-        "capsella.reproduce",
+        "capsella.experiments.reproduce",
         "report.html.jinja",
         title="Capsule networks, reproduced",
         headline=_headline(verdicts),
@@ -95,10 +65,10 @@ def write_page(entries: Sequence[Entry], verdicts: Sequence[ClaimVerdict], facts
         points=points,
         rule=RULE,
         papers=[(paper, PAPERS.get(paper, paper), sections) for paper, sections in papers.items()],
-        missing=facts.missing,
-        state=_state(facts),
-        left_out=_left_out(facts),
-        facts=_machine(facts),
+        missing=reproduction.missing,
+        state=_state(reproduction),
+        left_out=_left_out(reproduction),
+        facts=_machine(reproduction),
     )
     path = folder / "report.html"
     write_text(path, page)
@@ -114,24 +84,24 @@ def _headline(verdicts: Sequence[ClaimVerdict]) -> str:
     return text + (f" {stand_ins} of them on images that stand in for the paper's." if stand_ins else "")
 
 
-def _state(facts: Facts) -> str:
-    trainings = (*facts.plan.over, *facts.plan.runs, *facts.plan.left_out)
-    over = sum(training.is_over for training in trainings)
-    to_come = [run for run in facts.plan.runs if not (run.is_over or run in facts.late or run in facts.too_large)]
+def _state(reproduction: "Reproduction") -> str:
+    plan, given_up = reproduction.plan, (*reproduction.late, *reproduction.too_large)
+    trainings = (*plan.over, *plan.runs, *plan.left_out)
+    over = sum(training.task.is_finished for training in trainings)
+    to_come = [training for training in plan.runs if not training.task.is_finished and training not in given_up]
     text = f"{over} of {pluralize(len(trainings), 'run')} are finished."
     left = sum(training.remaining for training in to_come)
     return f"{text} Planned: {format_duration(left)} more." if to_come else text
 
 
-def _left_out(facts: Facts) -> dict[str, list[tuple[str, str]]]:
+def _left_out(reproduction: "Reproduction") -> dict[str, list[tuple[str, str]]]:
     """Return the runs without a result that are not to come, with their times, by the reason."""
-    plan = facts.plan
-    diverged = [training for training in (*plan.over, *plan.runs) if training.run.has_diverged]
+    plan = reproduction.plan
     groups = {
         "They did not fit into the hours": plan.left_out,
-        "Other runs took longer than planned": facts.late,
-        "The memory is not enough": facts.too_large,
-        "Their training diverged": diverged,
+        "Other runs took longer than planned": reproduction.late,
+        "The memory is not enough": reproduction.too_large,
+        "Their training diverged": [run for run in (*plan.over, *plan.runs) if run.task.files.has_diverged],
     }
     return {
         why: [(str(training), format_duration(training.seconds)) for training in trainings]
@@ -140,23 +110,21 @@ def _left_out(facts: Facts) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def _machine(facts: Facts) -> dict[str, str]:
-    made_with = environment()
+def _machine(reproduction: "Reproduction") -> dict[str, str]:
+    made_with, hours = environment(), reproduction.plan.hours
     return {
-        "command": facts.command,
-        "hours": "no limit" if facts.plan.hours is None else f"{facts.plan.hours:g}",
-        "seeds": f"{facts.seeds} for rows that a claim compares, 1 for the others",
+        "command": reproduction.command,
+        "hours": "no limit" if hours is None else f"{hours:g}",
+        "seeds": f"{reproduction.seeds} for rows that a claim compares, 1 for the others",
         "machine": f"{hardware(made_with)}, {made_with['cores']} cores",
-        "versions": f"capsella {made_with['capsella']} ({made_with['commit']}), torch {made_with['torch']}, "
-        f"Python {made_with['python']}",
+        "versions": f"{versions(made_with)}, commit {made_with['commit']}, Python {made_with['python']}",
     }
 
 
-def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
-    """Return the section of an entry, from what is written in its folder.
+def _section(entry: Entry, seeds: int, problem: str | None) -> dict[str, Any]:
+    """Return the section of an entry, from what is written in its folder; `problem` says why it is not made.
 
-    Raises:
-        CapsellaError: unreadable metrics or results of a run, or numbers of the entry.
+    rows: of cells, each a text, its caveat and its 95 % interval. runs: how each row was trained, as commands.
     """
     results: Results = {row.slug: entry.tested(row, seeds) for row in entry.rows}
     values = read_json(entry.numbers) if entry.numbers.exists() else {}
@@ -165,19 +133,19 @@ def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
         problem = f"Not made yet: {needed} to be trained first."
     stand_in = f"Images: {entry.source}, in place of the paper's." if entry.source else ""
     texts = [stand_in, values.get("measured", ""), values.get("note", "")]
-    return Section(
-        name=entry.name,
-        title=entry.published.title,
-        command=entry.command(seeds),
-        texts=[text for text in texts if text],
-        problem=problem or "",
-        heads=values.get("heads", []),
-        labels=values.get("labels", 0),
-        rows=_cells(entry, values, results) if "rows" in values and "heads" in values else [],
-        pictures=[base64.b64encode(path.read_bytes()).decode() for path in entry.pictures(values)],
-        curves=[] if entry.is_figure else _curves(entry, results, _names(values)),
-        runs=[(slug, runs[0]["command"]) for slug, runs in results.items() if runs],
-    )
+    return {
+        "name": entry.name,
+        "title": entry.published.title,
+        "command": entry.command(seeds),
+        "texts": [text for text in texts if text],
+        "problem": problem or "",
+        "heads": values.get("heads", []),
+        "labels": values.get("labels", 0),
+        "rows": _cells(entry, values, results) if "rows" in values and "heads" in values else [],
+        "pictures": [base64.b64encode(path.read_bytes()).decode() for path in entry.pictures(values)],
+        "curves": [] if entry.is_figure else _curves(entry, results, _names(values)),
+        "runs": [(slug, runs[0]["command"]) for slug, runs in results.items() if runs],
+    }
 
 
 def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[list[tuple[str, str, str]]]:

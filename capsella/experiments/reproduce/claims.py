@@ -10,9 +10,9 @@ from jaxtyping import Float
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval, interval_over_seeds, points
 from capsella.experiments import CorrectnessTable, was_still_learning
+from capsella.experiments.reproduce.plan import Entry
 from capsella.papers.published import CLAIMS, paper_of
 from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
-from capsella.reproduce.plan import Entry
 from capsella.training import Recipe, RunFolder
 from capsella.training.validation import best_validation
 

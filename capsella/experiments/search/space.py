@@ -1,0 +1,282 @@
+"""Search spaces: which fields of a recipe a search may change, and the values that it may try.
+
+The values are Optuna's distributions. Optuna is an extra, so it is imported where a space is made.
+"""
+
+import math
+import runpy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from capsella.errors import CapsellaError, check_installed, near_names
+from capsella.models import model_function
+from capsella.routing import DynamicRouting, EMRouting
+from capsella.training.flags import with_fields
+from capsella.training.recipe import Recipe, flatten
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+Label = bool | int | float | str | None  # a value, as a study stores it
+# Fields that all candidates share: which images they learn from, how they are judged, and for how long.
+SHARED = (
+    *("seed", "epochs", "epoch_images", "keep", "patience", "stop_at_error", "stop_on", "balance", "precision"),
+    *("deterministic", "model.name", "model.routing", "optimizer.warmup_steps", "optimizer.decay_steps"),
+    *("loss.spread_steps", "loss.spread_schedule"),
+)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The fields of a recipe that a search may change.
+
+    fields: a distribution of Optuna by the path of a field, as `capsella list recipes NAME` prints it.
+    """
+
+    fields: "Mapping[str, BaseDistribution]"
+
+    @property
+    def size(self) -> float:
+        """The number of points, infinite if any field takes floats."""
+        return math.prod(_size(values) for values in self.fields.values())
+
+    def ends(self, path: str) -> tuple[Any, ...]:
+        """Return the extreme values of a field, or all choices; none if the space lacks it."""
+        values = self.fields.get(path)
+        return () if values is None else tuple(getattr(values, "choices", None) or (values.low, values.high))  # type: ignore[attr-defined]
+
+    def check(self, recipe: Recipe) -> None:
+        """Check that every path is a field of the recipe, which takes all values, its own among them.
+
+        Raises:
+            CapsellaError: names the path and the rule.
+        """
+        if not self.fields:
+            raise CapsellaError("space: must name at least one field of the recipe")
+        known = {path: value for path, value in flatten(recipe.complete()).items() if not _is_shared(path)}
+        for path, values in self.fields.items():
+            if _is_shared(path):
+                raise CapsellaError(f"space: {path} must be the same for every candidate")
+            if path not in known:
+                raise CapsellaError(f"space: the recipe has no field {path!r}; {near_names(path, known)}")
+            if not _contains(values, known[path]):
+                raise CapsellaError(f"space: {path}: must contain the recipe's own {known[path]!r}, got {text(values)}")
+            for value in self.ends(path):
+                try:
+                    with_fields(recipe, {path: value})
+                except (ValueError, TypeError) as error:
+                    raise CapsellaError(f"space: {path} = {value!r}: {error}") from error
+
+    def point_of(self, recipe: Recipe) -> dict[str, Label]:
+        """Return the recipe's own point of the space."""
+        known = flatten(recipe.complete())
+        return {path: known[path] for path in self.fields}
+
+    def recipe_at(self, recipe: Recipe, point: Mapping[str, Label]) -> Recipe:
+        """Return the recipe with the values of a point.
+
+        Raises:
+            ArgumentError: the values do not go together.
+        """
+        return with_fields(recipe.complete(), point)
+
+    def only(self, words: tuple[str, ...]) -> "Space":
+        """Return the fields with these paths, or ends of paths.
+
+        Raises:
+            ValueError: a word that names no field, or several.
+        """
+        chosen = {}
+        for word in words:
+            paths = [path for path in self.fields if path == word or path.endswith(f".{word}")]
+            if len(paths) != 1:
+                names = [*self.fields, *(path.rpartition(".")[2] for path in self.fields)]
+                hint = f"could be {' or '.join(paths)}" if paths else near_names(word, names)
+                raise ValueError(f"tune: {word!r} must name one field of the space; {hint}")
+            chosen[paths[0]] = self.fields[paths[0]]
+        return Space(chosen)
+
+    def to_dict(self) -> dict[str, str]:
+        """Return each path with its values in words."""
+        return {path: text(values) for path, values in self.fields.items()}
+
+
+def text(values: "BaseDistribution") -> str:
+    """Return a distribution in words."""
+    if choices := getattr(values, "choices", None):
+        return ", ".join(map(str, choices))
+    low, high, log = values.low, values.high, values.log  # type: ignore[attr-defined]
+    return f"{low:g} to {high:g}{', logarithmic' if log else ''}"
+
+
+def _size(values: "BaseDistribution") -> float:
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    if isinstance(values, CategoricalDistribution):
+        return len(values.choices)
+    return (values.high - values.low) // values.step + 1 if isinstance(values, IntDistribution) else math.inf
+
+
+def _contains(values: "BaseDistribution", value: Any) -> bool:
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    if isinstance(values, CategoricalDistribution):
+        return value in values.choices
+    is_number = isinstance(value, int if isinstance(values, IntDistribution) else int | float)
+    return is_number and values.low <= value <= values.high  # type: ignore[attr-defined, no-any-return]
+
+
+def _is_shared(path: str) -> bool:
+    return path in SHARED or path.startswith("data.")
+
+
+# Spaces beside recipes
+
+SpaceFunction = Callable[[Recipe], Space]
+_SPACES: dict[str, SpaceFunction] = {}
+
+
+def register_space(*recipes: str) -> Callable[[SpaceFunction], SpaceFunction]:
+    """Register a function from a recipe to its space for recipes of these names."""
+
+    def register(function: SpaceFunction) -> SpaceFunction:
+        _SPACES.update(dict.fromkeys(recipes, function))
+        return function
+
+    return register
+
+
+def read_space(word: str, recipe: Recipe) -> Space:
+    """Return the space that a Python file sets, or that of a recipe with a space of its own.
+
+    Raises:
+        CapsellaError: neither; or an error in the file.
+    """
+    check_installed("a search", "search", "optuna")
+    if word.endswith(".py"):
+        try:  # the file is run: take none from strangers
+            found = runpy.run_path(word).get("space")
+        except Exception as error:  # any mistake in the user's file
+            raise CapsellaError(f"{word}: {type(error).__name__}: {error}") from error
+        if not isinstance(found, Space):
+            raise CapsellaError(f"{word}: must set `space` to a Space, got {type(found).__name__}")
+        return found
+    if word not in _SPACES:
+        hint = near_names(word, _SPACES)
+        raise CapsellaError(f"space: must be a Python file or a recipe with a space of its own, got {word!r}; {hint}")
+    return _SPACES[word](recipe)
+
+
+def default_space(recipe: Recipe, name: str = "") -> Space:
+    """Return the space registered for a recipe's name, or else one made from its fields.
+
+    The recipe's own values are always in it.
+    """
+    if name in _SPACES:
+        return _SPACES[name](recipe)
+    recipe = recipe.complete()
+    groups = (_training, _augmentation, _loss, _routing, _network)
+    return Space({path: values for group in groups for path, values in group(recipe).items()})
+
+
+def around(value: float, factor: float) -> "FloatDistribution":
+    """Return the logarithmic range from `value / factor` to `value * factor`, rounded to two digits."""
+    from optuna.distributions import FloatDistribution
+
+    return FloatDistribution(float(f"{value / factor:.2g}"), float(f"{value * factor:.2g}"), log=True)
+
+
+def choice_with(default: Any, *values: Any) -> "CategoricalDistribution":
+    """Return a choice of `values` and the recipe's own value."""
+    from optuna.distributions import CategoricalDistribution
+
+    return CategoricalDistribution(list(dict.fromkeys((default, *values))))
+
+
+def schedules(recipe: Recipe) -> "dict[str, BaseDistribution]":
+    """Return the choice between the recipe's own schedule and the cosine; none if its own is the cosine.
+
+    An exponential schedule is no choice for other recipes: their decay would not suit it.
+    """
+    schedule = recipe.optimizer.schedule
+    return {} if schedule == "cosine" else {"optimizer.schedule": choice_with(schedule, "cosine")}
+
+
+def _training(recipe: Recipe) -> "dict[str, BaseDistribution]":
+    options, batch = recipe.optimizer, recipe.batch_size
+    return {
+        "optimizer.learning_rate": around(options.learning_rate, 8.0),
+        **schedules(recipe),
+        "optimizer.ema": choice_with(options.ema, 0.98, 0.995),
+        "batch_size": choice_with(batch, max(1, batch // 2), 2 * batch),
+    }
+
+
+def _augmentation(recipe: Recipe) -> "dict[str, BaseDistribution]":
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    augment = recipe.augment
+    if recipe.data.is_paired:  # pairs are shifted when they are drawn
+        return {}
+    fields: dict[str, BaseDistribution] = {
+        "augment.shift": IntDistribution(0, max(4, 2 * augment.shift)),
+        "augment.rotation": FloatDistribution(0.0, 180.0 if augment.rotation > 45 else max(20.0, augment.rotation)),
+        "augment.mixup": choice_with(augment.mixup, 0.0, 0.2),
+    }
+    # Only the user knows which images must not be mirrored.
+    return fields | ({"augment.flip": choice_with(True, False)} if augment.flip else {})
+
+
+def _loss(recipe: Recipe) -> "dict[str, BaseDistribution]":
+    fields: dict[str, BaseDistribution] = {}
+    if "routing" in recipe.model.options and not recipe.data.is_paired:  # losses on logits do not work with pairs
+        fields["loss.name"] = choice_with(recipe.loss.name, "margin", "spread", "cross_entropy")
+    if recipe.model.options.get("reconstruction") and recipe.loss.reconstruction_weight > 0:
+        fields["loss.reconstruction_weight"] = around(recipe.loss.reconstruction_weight, 10.0)
+    return fields
+
+
+def _routing(recipe: Recipe) -> "dict[str, BaseDistribution]":
+    from optuna.distributions import IntDistribution
+
+    routing = recipe.model.options.get("routing")
+    fields: dict[str, BaseDistribution] = {}
+    if isinstance(routing, EMRouting):
+        fields = {
+            "iterations": IntDistribution(1, max(3, routing.iterations)),
+            "inverse_temperature": around(routing.inverse_temperature, 10.0),
+            "variance_floor": around(routing.variance_floor, 10.0),
+            "early_sharpness": choice_with(routing.early_sharpness, 1.0, 1 / 64),
+            "beta_a_scale": choice_with(routing.beta_a_scale, 500.0, 2500.0),
+        }
+    elif isinstance(routing, DynamicRouting):
+        fields = {"iterations": IntDistribution(1, max(5, routing.iterations))}
+    return {f"model.routing.{name}": values for name, values in fields.items()}
+
+
+# Choices for options that many networks have. The network's own value is added.
+NETWORK_CHOICES: dict[str, tuple[Any, ...]] = {
+    "pose_elements": (9, 16),
+    "batch_norm": (False, True),
+    "norm": ("batch", "group"),
+    "coordinate_addition": (False, True),
+    "types": (8, 16, 32),
+    "stem_width": (8, 16, 32),
+    "front_width": (32, 64, 128),
+    "caps_width": (16, 32),
+    "kernel": (5, 7, 9),
+}
+
+
+def _network(recipe: Recipe) -> "dict[str, BaseDistribution]":
+    """Return choices for the network's own options, e.g. widths and kernels."""
+    options, hints = recipe.model.options, get_type_hints(model_function(recipe.model.name))
+    fields: dict[str, BaseDistribution] = {}
+    for name, values in NETWORK_CHOICES.items():
+        literals = [part for part in (hints.get(name), *get_args(hints.get(name))) if get_origin(part) is Literal]
+        words = {word for part in literals for word in get_args(part)}
+        allowed = [value for value in values if not words or value in words]
+        if name in options and len({options[name], *allowed}) > 1:
+            fields[f"model.{name}"] = choice_with(options[name], *allowed)
+    return fields
