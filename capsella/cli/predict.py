@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import console, note
@@ -75,7 +75,14 @@ def run(arguments: list[str]) -> None:
     """Predict and write."""
     options, began = parse(Predict, arguments, "predict"), time.monotonic()
 
-    from capsella.evaluation import UncertaintyColumns, passed_over, predict_on_cluster, predict_table, set_scale
+    from capsella.evaluation import (
+        PredictOptions,
+        UncertaintyColumns,
+        passed_over,
+        predict_on_cluster,
+        predict_table,
+        set_scale,
+    )
     from capsella.evaluation.domain import ADAPTED
     from capsella.report.prose import column_notes, prediction_lines
     from capsella.training.trained import open_network
@@ -91,17 +98,16 @@ def run(arguments: list[str]) -> None:
     is_paired = run is not None and run.recipe.data.is_paired
     rate = options.ood_false_positive_rate or None
     columns = UncertaintyColumns(model.calibration, options.coverage, options.unsure_below, model.ood_detector, rate)
-    work: dict[str, Any] = {"batch_size": options.batch_size, "resume": options.resume, "columns": columns}
-    work["classes"] = 2 if is_paired else 1
+    most_outside = {} if options.range is None else {"most_outside": 1.0}
+    how = PredictOptions(options.batch_size, options.workers, 2 if is_paired else 1, columns, **most_outside)
     if options.cluster.on is not None and options.out is not None:
         load = partial(_load, options.run, model.value_range, model.cut)
         with ray_session(options.cluster):
-            summary = predict_on_cluster(load, options.paths, options.out.rstrip("/"), **work)
+            summary = predict_on_cluster(load, options.paths, options.out.rstrip("/"), how, resume=options.resume)
     else:
         out = None if options.out is None else Path(options.out)
-        work |= {"workers": options.workers, "overwrite": options.overwrite, "progress": True}
-        work |= {} if options.range is None else {"most_outside": 1.0}
-        summary = predict_table(model, local, out, **work)
+        again = {"resume": options.resume, "overwrite": options.overwrite}
+        summary = predict_table(model, local, out, how, **again, progress=True)
     lines = prediction_lines(summary, columns)
     if options.out is not None:
         rows, seconds = pluralize(summary.rows, "row"), time.monotonic() - began

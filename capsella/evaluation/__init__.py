@@ -13,6 +13,7 @@ from capsella.evaluation.metrics import (
 )
 from capsella.evaluation.ood import DetectionScore, OODReport, OODResult, OODSet, evaluate_ood, load_ood_set
 from capsella.evaluation.predict import (
+    PredictOptions,
     find_images,
     passed_over,
     predict_files,

@@ -3,8 +3,9 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -111,41 +112,54 @@ def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> 
     )
 
 
+@dataclass(frozen=True)
+class PredictOptions:
+    """Options of predictions for files.
+
+    Attributes:
+        batch_size: images at a time, which affects speed and memory only.
+        workers: processes that decode and resize. None takes one less than there are cores, at most 8, and none for
+            fewer than 500 images.
+        classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
+        columns: of a table, behind the activations. None takes probability and OOD check as the model has them.
+        most_outside: in files of more than 8 bits, the proportion of values outside the range that the network was
+            trained with, above which a file counts as one that cannot be read.
+    """
+
+    batch_size: int = 64
+    workers: int | None = None
+    classes: int = 1
+    columns: UncertaintyColumns | None = None
+    most_outside: float = MOST_OUTSIDE
+
+    def __post_init__(self) -> None:
+        check_minimum(0, workers=self.workers)
+        check_minimum(1, batch_size=self.batch_size)
+
+    def columns_for(self, model: ImageClassifier) -> UncertaintyColumns:
+        """Return the columns; by default those of the model, and none for a model of pairs."""
+        of_model = UncertaintyColumns(model.calibration, detector=model.ood_detector)
+        return self.columns or (UncertaintyColumns() if self.classes > 1 else of_model)
+
+
 def predict_files(
     model: ImageClassifier,
     paths: Iterable[Path],
-    *,
-    batch_size: int = 64,
-    workers: int = 0,
+    options: PredictOptions = PredictOptions(),
     unreadable: list[UnreadableFile] | None = None,
-    classes: int = 1,
-    detector: OODDetector | None = None,
-    most_outside: float = MOST_OUTSIDE,
 ) -> Iterator[Prediction]:
     """Classify image files, resized and converted to 8 bits as in training, in the order of `find_images`.
 
     Args:
         model: any registered model.
         paths: files and folders.
-        batch_size: affects speed and memory only.
-        workers: processes that decode and resize.
+        options: with `columns` whose OOD check is on, each prediction has its OOD scores. Without `workers`, this
+            process decodes.
         unreadable: files that cannot be read are appended here. None raises an error instead.
-        classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
-        detector: `model.ood_detector`, for the scores of each image; None skips them.
-        most_outside: in files of more than 8 bits, the proportion of values outside the range that the network was
-            trained with, above which a file counts as one that cannot be read.
     """
-    files, any_read = find_images(paths), False
-    batches = _predict_batches(
-        model,
-        map(str, files),
-        batch_size=batch_size,
-        workers=workers,
-        classes=classes,
-        detector=detector,
-        most_outside=most_outside,
-    )
-    for outcomes in batches:
+    files, any_read = [str(file) for file in find_images(paths)], False
+    detector = None if options.columns is None else options.columns.active_detector
+    for outcomes in _predict_batches(model, files, replace(options, workers=options.workers or 0), detector):
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
                 any_read = True
@@ -162,14 +176,10 @@ def predict_table(
     model: ImageClassifier,
     paths: Iterable[Path],
     out: Path | None,
+    options: PredictOptions = PredictOptions(),
     *,
-    batch_size: int = 64,
-    workers: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    classes: int = 1,
-    columns: UncertaintyColumns | None = None,
-    most_outside: float = MOST_OUTSIDE,
     progress: bool = False,
 ) -> PredictionSummary:
     """Classify image files into a table with one row per file; files that cannot be read have a row with the reason.
@@ -180,32 +190,17 @@ def predict_table(
         model: any registered model.
         paths: files and folders, as for `find_images`.
         out: a .csv or .jsonl file or a .parquet folder; None writes CSV to standard output.
-        batch_size: affects speed and memory only.
-        workers: processes that decode. None takes one less than there are cores, at most 8, and none for fewer than
-            500 images.
+        options: of the predictions.
         resume, overwrite: add to a table of the same model and options, or replace it.
-        classes: classes that an image shows, 2 for a model of pairs.
-        columns: the columns behind the activations.
-        most_outside: as for `predict_files`.
         progress: show a progress bar on standard error.
     """
-    check_minimum(0, workers=workers)
-    check_minimum(1, batch_size=batch_size)
     check_argument(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
-    columns = columns or default_columns(model, classes)
+    columns = options.columns_for(model)
     files = find_images(paths)
     with open_table(out, PredictionTable(model, columns), resume=resume, overwrite=overwrite) as table:
         missing = [file for file in map(str, files) if file not in table.done]
-        batches = _predict_batches(
-            model,
-            missing,
-            batch_size=batch_size,
-            workers=_choose_workers(len(missing), workers),
-            classes=classes,
-            detector=columns.active_detector,
-            most_outside=most_outside,
-        )
-        for outcomes in tracked(batches, "predicting", -(-len(missing) // batch_size), is_shown=progress):
+        batches = _predict_batches(model, missing, options, columns.active_detector)
+        for outcomes in tracked(batches, "predicting", -(-len(missing) // options.batch_size), is_shown=progress):
             table.write(outcomes)
     summary = table.summary
     if summary.unreadable == summary.rows:
@@ -213,37 +208,23 @@ def predict_table(
     return summary
 
 
-def default_columns(model: ImageClassifier, classes: int) -> UncertaintyColumns:
-    """Return probability and OOD columns; neither for a model of pairs."""
-    if classes > 1:
-        return UncertaintyColumns()
-    return UncertaintyColumns(model.calibration, detector=model.ood_detector)
-
-
 def _predict_batches(
-    model: ImageClassifier,
-    files: Iterable[str],
-    *,
-    batch_size: int,
-    workers: int,
-    classes: int,
-    detector: OODDetector | None,
-    most_outside: float,
+    model: ImageClassifier, files: Sequence[str], options: PredictOptions, detector: OODDetector | None
 ) -> Iterator[list[Prediction | UnreadableFile]]:
     """Yield the outcomes of `batch_size` files at a time, in order."""
-    check_minimum(1, batch_size=batch_size)
     number = len(model.classes)
-    check_argument(1 <= classes <= number, f"be from 1 to the model's {number}", classes=classes)
+    check_argument(1 <= options.classes <= number, f"be from 1 to the model's {number}", classes=options.classes)
     quick = optimize_for_inference(without_unused_decoder(model, detector))
     shape = model.image_size, model.channels, model.value_range, model.cut
-    for chunk in decode_files(files, *shape, chunk=batch_size, workers=workers):
-        yield predict_chunk(quick, chunk, classes, detector, most_outside)
+    workers = _choose_workers(len(files)) if options.workers is None else options.workers
+    for chunk in decode_files(files, *shape, chunk=options.batch_size, workers=workers):
+        yield _predict_chunk(quick, chunk, options, detector)
 
 
-def predict_chunk(
-    model: ImageClassifier, chunk: Chunk, classes: int, detector: OODDetector | None, most_outside: float
+def _predict_chunk(
+    model: ImageClassifier, chunk: Chunk, options: PredictOptions, detector: OODDetector | None
 ) -> list[Prediction | UnreadableFile]:
-    """Return the outcome of each file of a chunk. Above `most_outside` of its values outside the range, it is none."""
+    """Return the outcome of each file of a chunk."""
     rows = _outputs(model, chunk.pixels, detector) if len(chunk.pixels) else iter(())
     losses = iter(chunk.losses)
     outcomes: list[Prediction | UnreadableFile] = []
@@ -252,14 +233,14 @@ def predict_chunk(
             outcomes.append(UnreadableFile(file, reason))
             continue
         (row, scores), loss = next(rows), next(losses)
-        if loss.outside > most_outside and model.value_range is not None:
+        if loss.outside > options.most_outside and model.value_range is not None:
             low, high = model.value_range
             text = f"{loss.outside:.0%} of its values lie outside the learned range {low:g} to {high:g}"
             outcomes.append(UnreadableFile(file, f"{text}; --range LOW HIGH sets another"))
             continue
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the activations are NaN or infinite; the weights are broken, train again")
-        named = " + ".join(model.classes[k] for k in top_classes(row, classes).tolist())
+        named = " + ".join(model.classes[k] for k in top_classes(row, options.classes).tolist())
         outcomes.append(Prediction(file, named, row, scores, loss.outside, loss.cropped))
     return outcomes
 
@@ -271,18 +252,12 @@ def _outputs(
     with inference(model) as device:
         images = torch.from_numpy(pixels).to(device).float() / 255
         if detector is None:
-            activations, scores = model(images).activations, None
-        else:
-            output, scores = predict_with_scores(model, images, detector)
-            activations = output.activations
-        rows = activations.float().cpu().clone()
-        columns = [None] * len(rows) if scores is None else scores.float().cpu().clone()
-    return zip(rows, columns, strict=True)
+            return zip(model(images).activations.float().cpu().clone(), repeat(None))
+        output, scores = predict_with_scores(model, images, detector)
+        return zip(output.activations.float().cpu().clone(), scores.float().cpu().clone(), strict=True)
 
 
-def _choose_workers(images: int, workers: int | None) -> int:
-    if workers is not None:
-        return workers
+def _choose_workers(images: int) -> int:
     if images < _FEW:
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -296,11 +271,9 @@ def predict_on_cluster(
     load: Callable[[], ImageClassifier],
     paths: Sequence[str],
     out: str,
+    options: PredictOptions = PredictOptions(),
     *,
-    batch_size: int = 64,
     resume: bool = False,
-    classes: int = 1,
-    columns: UncertaintyColumns | None = None,
 ) -> PredictionSummary:
     """Classify images on the cluster that was joined, into Parquet files in a new folder: a row per file.
 
@@ -310,86 +283,72 @@ def predict_on_cluster(
         load: returns the model, here and in every worker: a function of a module, or a `partial` of one.
         paths: files and folders, or URLs of them, as s3://BUCKET/FOLDER.
         out: a folder or its URL, with no table in it unless resumed.
-        batch_size: affects speed and memory only.
+        options: of the predictions; Ray has the workers.
         resume: skip files that the folder has rows for.
-        classes: classes that an image shows, 2 for a model of pairs.
-        columns: the columns behind the activations.
     """
-    check_minimum(1, batch_size=batch_size)
     if (place := ray_cluster.current_cluster()) is None:
         raise CapsellaError("predict: join a cluster first, with capsella.ray_cluster.ray_session")
     model = load()
-    columns = columns or default_columns(model, classes)
-    table = PredictionTable(model, columns)
+    options = replace(options, columns=options.columns_for(model))
+    table = PredictionTable(model, options.columns_for(model))
     needs: dict[str, float] = {"num_cpus": place.cpus, "num_gpus": 0}
-    predictor = _ClusterPredictor, (ray_cluster.WorkerEnvironment.here(needs), load, classes, columns, table.model)
-    arguments = (predictor, tuple(paths), out, batch_size, resume, table.names, needs)
+    job = _ClusterJob(load, options, table.model, table.names, needs, ray_cluster.WorkerEnvironment.here(needs))
     try:
         if not place.is_outside:
-            return _run_on_cluster(*arguments)
+            return job.run(paths, out, resume)
         import ray  # Ray Data runs inside the cluster only
 
-        summary: PredictionSummary = ray.get(ray.remote(num_cpus=0)(_run_on_cluster).remote(*arguments))
+        summary: PredictionSummary = ray.get(ray.remote(num_cpus=0)(job.run).remote(paths, out, resume))
         return summary
     except ray_cluster.ray_errors() as error:
         raise ray_cluster.worker_error("predict", error) from error
 
 
-def _run_on_cluster(
-    predictor: tuple[type, tuple[Any, ...]],
-    paths: tuple[str, ...],
-    out: str,
-    batch_size: int,
-    resume: bool,
-    names: Sequence[str],
-    needs: dict[str, float],
-) -> PredictionSummary:
-    """Read, predict and write with Ray Data, and count the rows."""
-    import ray.data
+@dataclass(frozen=True)
+class _ClusterJob:
+    """What every worker of a prediction on a cluster needs. model, names: of the table."""
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    done = set[str]()
-    if resume:
-        older = ray.data.read_parquet(out, columns=["file", "model"]).take_all()
-        table_model = predictor[1][-1]
-        other = {row["model"] for row in older} - {table_model}
-        check_argument(not other, f"be of the same model and options ({table_model})", out=sorted(other))
-        done = {row["file"] for row in older}
-    kind, arguments = predictor
-    files = ray.data.read_binary_files(list(paths), include_paths=True, file_extensions=[e[1:] for e in ENDINGS])
-    if done:
-        files = files.filter(lambda row: row["path"] not in done)
-    retries = {"max_task_retries": ray_cluster.RETRIES}
-    rows = files.map_batches(
-        kind,
-        fn_constructor_args=arguments,
-        batch_size=batch_size,
-        concurrency=(1, max(1, ray_cluster.capacity(needs))),
-        ray_remote_args_fn=lambda: retries,
-        **needs,
-    )
-    rows.write_parquet(out, mode="append")
-    counted = ray.data.read_parquet(
-        out, columns=[name for name in ("file", "error", "unsure", "in_distribution") if name in names]
-    )
-    return PredictionSummary.of(counted.iter_rows())
+    load: Callable[[], ImageClassifier]
+    options: PredictOptions
+    model: str
+    names: tuple[str, ...]
+    needs: dict[str, float]
+    environment: ray_cluster.WorkerEnvironment
+
+    def run(self, paths: Sequence[str], out: str, resume: bool) -> PredictionSummary:
+        """Read, predict and write with Ray Data, and count the rows."""
+        import ray.data
+
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        files = ray.data.read_binary_files(list(paths), include_paths=True, file_extensions=[e[1:] for e in ENDINGS])
+        if resume:
+            older = ray.data.read_parquet(out, columns=["file", "model"]).take_all()
+            other = {row["model"] for row in older} - {self.model}
+            check_argument(not other, f"be of the same model and options ({self.model})", out=sorted(other))
+            done = {row["file"] for row in older}
+            files = files.filter(lambda row: row["path"] not in done)
+        retries = {"max_task_retries": ray_cluster.RETRIES}
+        rows = files.map_batches(
+            _ClusterPredictor,
+            fn_constructor_args=(self,),
+            batch_size=self.options.batch_size,
+            concurrency=(1, max(1, ray_cluster.capacity(self.needs))),
+            ray_remote_args_fn=lambda: retries,
+            **self.needs,
+        )
+        rows.write_parquet(out, mode="append")
+        counted = [name for name in ("file", "error", "unsure", "in_distribution") if name in self.names]
+        return PredictionSummary.of(ray.data.read_parquet(out, columns=counted).iter_rows())
 
 
 class _ClusterPredictor:
     """Predicts batches of files for Ray Data: columns `path` and `bytes` become the columns of the table."""
 
-    def __init__(
-        self,
-        environment: ray_cluster.WorkerEnvironment,
-        load: Callable[[], ImageClassifier],
-        classes: int,
-        columns: UncertaintyColumns,
-        model_id: str,
-    ) -> None:
-        environment.apply()
-        model = load()
-        self.table, self.classes, self.detector = PredictionTable(model, columns), classes, columns.active_detector
-        if self.table.model != model_id:
+    def __init__(self, job: _ClusterJob) -> None:
+        job.environment.apply()
+        model, columns = job.load(), job.options.columns or UncertaintyColumns()
+        self.table, self.options, self.detector = PredictionTable(model, columns), job.options, columns.active_detector
+        if self.table.model != job.model:
             raise CapsellaError("predict: a worker has loaded another model than the caller")
         self.model = optimize_for_inference(without_unused_decoder(model, self.detector))
 
@@ -407,4 +366,4 @@ class _ClusterPredictor:
                 reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")
         images = np.stack(pixels) if pixels else np.empty((0, model.channels, *model.image_size), np.uint8)
         chunk = Chunk(tuple(batch["path"].tolist()), tuple(reasons), images, tuple(losses))
-        return self.table.to_arrow(predict_chunk(model, chunk, self.classes, self.detector, MOST_OUTSIDE))
+        return self.table.to_arrow(_predict_chunk(model, chunk, self.options, self.detector))

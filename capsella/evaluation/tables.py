@@ -236,9 +236,9 @@ class OpenTable(ABC):
     def __init__(self, table: PredictionTable) -> None:
         self.table, self.done, self.summary = table, set[str](), PredictionSummary()
 
+    @abstractmethod
     def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
-        """Append rows."""
-        self._write(outcomes)
+        """Append rows, and count them."""
         for outcome in outcomes:
             self.summary.add(self.table.record(outcome))
             if isinstance(outcome, Prediction):
@@ -252,9 +252,6 @@ class OpenTable(ABC):
         self.done.add(record["file"])
         self.summary.add(record)
 
-    @abstractmethod
-    def _write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None: ...
-
 
 @contextmanager
 def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwrite: bool) -> Iterator[OpenTable]:
@@ -263,7 +260,7 @@ def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwr
         table.check_names()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # whatever the terminal has
-        yield _CsvTable(table, sys.stdout)
+        yield _TextTable(table, sys.stdout)
         return
     if out.suffix not in (".csv", ".jsonl", ".parquet"):
         raise ArgumentError("out", "end in .csv, .jsonl or .parquet", str(out))
@@ -282,9 +279,7 @@ def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwr
                 yield folder
             return
         with _open_text(out) as file:
-            kind = _CsvTable if out.suffix == ".csv" else _JsonlTable
-            opened: OpenTable = kind(table, file, out if resume else None)
-            yield opened
+            yield _TextTable(table, file, out if resume else None, out.suffix == ".csv")
     except OSError as error:
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {out}; make room, then continue with --resume") from error
@@ -301,40 +296,33 @@ def _open_text(out: Path) -> TextIO:
 
 
 class _TextTable(OpenTable):
-    """A text file with a row per line. A row that a killed process wrote in part is dropped."""
+    """A CSV or JSON-lines file with a row per line. A row that a killed process wrote in part is dropped."""
 
-    def __init__(self, table: PredictionTable, file: TextIO, older: Path | None = None) -> None:
+    def __init__(self, table: PredictionTable, file: TextIO, older: Path | None = None, is_csv: bool = True) -> None:
         super().__init__(table)
-        self.file = file
-        kept = [] if older is None else [*self._rows(older)]
-        if file.seekable() and file is not sys.stdout:
+        self.file, self.is_csv = file, is_csv
+        read = self._csv_rows if is_csv else self._json_rows
+        kept = [] if older is None else [*read(older)]
+        if file is not sys.stdout and file.seekable():
             file.truncate(0)
-        file.write(self._head() + "".join(kept))
+        file.write((_csv_line(table.names) if is_csv else "") + "".join(kept))
         file.flush()
 
-    def _write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
+    def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
         self.file.write("".join(map(self._line, outcomes)))
         self.file.flush()
-
-    @abstractmethod
-    def _rows(self, path: Path) -> Iterator[str]:
-        """Count the complete rows of a file, and yield them as they are."""
-
-    @abstractmethod
-    def _line(self, outcome: Prediction | UnreadableFile) -> str: ...
-
-    def _head(self) -> str:
-        return ""
-
-
-class _CsvTable(_TextTable):
-    def _head(self) -> str:
-        return _csv_line(self.table.names)
+        super().write(outcomes)
 
     def _line(self, outcome: Prediction | UnreadableFile) -> str:
-        return _csv_line(map(_csv_value, self.table.flat_record(outcome)))
+        if self.is_csv:
+            return _csv_line(map(_csv_value, self.table.flat_record(outcome)))
+        record = self.table.record(outcome)
+        if record["activations"] is not None:
+            record["activations"] = dict(zip(self.table.classes, record["activations"], strict=True))
+        return json.dumps(record) + "\n"
 
-    def _rows(self, path: Path) -> Iterator[str]:
+    def _csv_rows(self, path: Path) -> Iterator[str]:
+        """Count the complete rows of a file, and yield them as they are."""
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
         rows = list(csv.reader(io.StringIO(text, newline="")))
         if not text.endswith("\n"):
@@ -347,15 +335,7 @@ class _CsvTable(_TextTable):
             self._count_old(dict(zip(self.table.names, row, strict=True)))
             yield _csv_line(row)
 
-
-class _JsonlTable(_TextTable):
-    def _line(self, outcome: Prediction | UnreadableFile) -> str:
-        record = self.table.record(outcome)
-        if record["activations"] is not None:
-            record["activations"] = dict(zip(self.table.classes, record["activations"], strict=True))
-        return json.dumps(record) + "\n"
-
-    def _rows(self, path: Path) -> Iterator[str]:
+    def _json_rows(self, path: Path) -> Iterator[str]:
         with open(path, encoding="utf-8") as lines:
             for line in lines:
                 try:
@@ -374,7 +354,7 @@ class _ParquetTable(OpenTable):
     def __init__(self, table: PredictionTable, folder: Path, keep: bool) -> None:
         super().__init__(table)
         self.folder, self.waiting = folder, list[Prediction | UnreadableFile]()
-        for part in self._parts():
+        for part in sorted(folder.glob("*.parquet")):
             if keep:
                 self._read(part)
             else:
@@ -385,9 +365,6 @@ class _ParquetTable(OpenTable):
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._write_part()
-
-    def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("*.parquet"))
 
     def _read(self, part: Path) -> None:
         import pyarrow.parquet
@@ -400,10 +377,11 @@ class _ParquetTable(OpenTable):
         for row in rows:
             self._count_old(row)
 
-    def _write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
+    def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
         self.waiting += outcomes
         if len(self.waiting) >= PART_ROWS:
             self._write_part()
+        super().write(outcomes)
 
     def _write_part(self) -> None:
         import pyarrow.parquet

@@ -7,13 +7,13 @@ from PIL import Image
 
 from capsella import ray_cluster
 from capsella.errors import ArgumentError
-from capsella.evaluation import predict_files, predict_on_cluster
+from capsella.evaluation import PredictOptions, predict_files, predict_on_cluster
 from capsella.models import create_model
 from tests.ray_cluster import from_outside, two_nodes
 
 pytestmark = pytest.mark.slow
 RAY = ray_cluster.ClusterOptions(on="ray")
-IMAGES = 60
+IMAGES, SEVEN = 60, PredictOptions(batch_size=7)
 
 
 def network(seed=0):
@@ -56,10 +56,10 @@ def read(out):
 def test_folders_are_predicted_and_resumed(images, tmp_path):
     out = str(tmp_path / "out")
     with ray_cluster.ray_session(RAY):
-        half = predict_on_cluster(network, [str(images / "0")], out, batch_size=7)
-        both = predict_on_cluster(network, [str(images)], out, batch_size=7, resume=True)
+        half = predict_on_cluster(network, [str(images / "0")], out, SEVEN)
+        both = predict_on_cluster(network, [str(images)], out, SEVEN, resume=True)
         with pytest.raises(ArgumentError):
-            predict_on_cluster(other_network, [str(images)], out, batch_size=7, resume=True)
+            predict_on_cluster(other_network, [str(images)], out, SEVEN, resume=True)
     assert (half.rows, half.unreadable, both.rows, both.unreadable) == (30, 0, 60, 1)
     rows = read(out)
     for prediction in predict_files(network(), [images / "0"]):

@@ -19,6 +19,7 @@ from capsella.data import ImageSet
 from capsella.errors import ArgumentError, BusyError, CapsellaError
 from capsella.evaluation import (
     Prediction,
+    PredictOptions,
     UncertaintyColumns,
     UnreadableFile,
     find_images,
@@ -74,13 +75,13 @@ class TestFiles:
                 find_images([path])
 
     def test_the_iterator_raises_for_or_collects_what_cannot_be_read(self, darkness, folder):
-        rows = list(predict_files(darkness, [folder], batch_size=2))
+        rows = list(predict_files(darkness, [folder], PredictOptions(batch_size=2)))
         assert [(row.file.name, row.class_name) for row in rows] == [
             ("a.PNG", "light"),
             ("b.png", "dark, plain"),
             ("c.bmp", "dark, plain"),
         ]
-        assert [row.class_name for row in predict_files(darkness, [folder / "a.PNG"], classes=2)] == [
+        assert [row.class_name for row in predict_files(darkness, [folder / "a.PNG"], PredictOptions(classes=2))] == [
             "light + dark, plain"
         ]
         (folder / "broken.png").write_bytes(b"no image")
@@ -95,7 +96,7 @@ class TestFiles:
     def test_arguments_and_broken_weights(self, darkness, folder):
         for options in ({"batch_size": 0}, {"workers": -1}, {"classes": 3}):
             with pytest.raises(ArgumentError):
-                list(predict_files(darkness, [folder], **options))
+                list(predict_files(darkness, [folder], PredictOptions(**options)))
         darkness.scale.data.fill_(torch.nan)
         with pytest.raises(CapsellaError, match=r"a\.PNG"):
             list(predict_files(darkness, [folder]))
@@ -114,7 +115,7 @@ def test_what_is_not_seen_of_a_file_is_told(darkness, tmp_path):
     assert (summary.most_cropped, summary.most_outside) == (pytest.approx(0.8), pytest.approx(4 / 36))
     assert "4095" in read(tmp_path / "p.csv")[str(tmp_path / "most.png")]["error"]
     assert len(prediction_lines(summary, UncertaintyColumns())) == 3
-    assert predict_table(darkness, [tmp_path], tmp_path / "q.csv", most_outside=1.0).unreadable == 0
+    assert predict_table(darkness, [tmp_path], tmp_path / "q.csv", PredictOptions(most_outside=1.0)).unreadable == 0
 
 
 class TestTables:
@@ -122,7 +123,7 @@ class TestTables:
     def test_every_file_has_one_row(self, darkness, folder, tmp_path, ending):
         (folder / "broken.png").write_bytes(b"no image")
         out = tmp_path / "sub" / f"p{ending}"
-        summary = predict_table(darkness, [folder], out, batch_size=2)
+        summary = predict_table(darkness, [folder], out, PredictOptions(batch_size=2))
         rows = read(out)
         assert (summary.rows, summary.unreadable) == (4, 1)
         light, broken = rows[str(folder / "a.PNG")], rows[str(folder / "broken.png")]
@@ -200,7 +201,7 @@ class TestTables:
     @pytest.mark.slow
     def test_worker_processes_change_nothing(self, darkness, folder, tmp_path):
         for workers in (0, 2):
-            predict_table(darkness, [folder], tmp_path / f"{workers}.csv", workers=workers)
+            predict_table(darkness, [folder], tmp_path / f"{workers}.csv", PredictOptions(workers=workers))
         assert (tmp_path / "0.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
 
 
@@ -222,7 +223,7 @@ def test_killed_at_random_nothing_is_lost_and_nothing_twice(darkness, tmp_path, 
         job = os.fork()
         if job == 0:
             type(darkness).forward = slow
-            predict_table(darkness, [folder], out, batch_size=3, resume=True)
+            predict_table(darkness, [folder], out, PredictOptions(batch_size=3), resume=True)
             os._exit(0)
         time.sleep(numbers.uniform(0.02, 0.12))
         os.kill(job, signal.SIGKILL)
