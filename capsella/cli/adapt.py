@@ -7,7 +7,6 @@ from typing import Annotated
 
 from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import console, show
-from capsella.errors import check_minimum
 from capsella.image_options import check_range
 from capsella.training.config import AdaptOptions
 
@@ -24,8 +23,6 @@ class Adapt:
     images: Annotated[str, *positional("IMAGES", "The other domain: a folder, an .npz file or a named source.")]
     out: Path
     """Folder of the adapted run."""
-    per_class: int = 10
-    """Labelled images per class, drawn by --seed; at most half of the available ones. All others are tested."""
     group: str | None = None
     """A regular expression whose one capture group, found in the path, names the patient or slide, e.g.
     'patient([0-9]+)'; for an .npz file an array of integers. No patient is both learned from and tested."""
@@ -34,12 +31,9 @@ class Adapt:
     percentiles 0.1 and 99.9 of their values."""
     skip_broken: bool = False
     """Leave out images that cannot be read, or show no cell if cells are cropped."""
-    replay: bool = False
-    """Half of the images of each step are the run's training images, so that it does not forget them."""
     how: Annotated[AdaptOptions, Group] = AdaptOptions()
 
     def __post_init__(self) -> None:
-        check_minimum(1, per_class=self.per_class)
         check_range(self.range)
 
 
@@ -56,11 +50,9 @@ def run(arguments: list[str]) -> None:
         options.images,
         options.out,
         options.how,
-        per_class=options.per_class,
         group=options.group,
         value_range=options.range,
         skip_broken=options.skip_broken,
-        replay=options.replay,
         say=partial(out.print, markup=False, soft_wrap=True),
     )
     show(adaptation_table(adapted))

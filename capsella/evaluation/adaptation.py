@@ -40,11 +40,9 @@ def adapt_run(
     out: Path,
     options: AdaptOptions = AdaptOptions(),
     *,
-    per_class: int = 10,
     group: str | None = None,
     value_range: ValueRange | None = None,
     skip_broken: bool = False,
-    replay: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> Adaptation:
     """Adapt a run with a few labelled images per class, test it on all others, and save it as a run.
@@ -53,12 +51,10 @@ def adapt_run(
         run: it stays as it is.
         domain: a folder, an .npz file or a named source.
         out: folder of the adapted run.
-        options: what is trained, and how.
-        per_class: labelled images per class, at most half of the available ones.
+        options: what is trained, with how many labelled images, and how.
         group: as for `read_domain`. No group is both learned from and tested.
         value_range: the values that become 0 and 255 in files of more than 8 bits.
         skip_broken: leave out images that cannot be read, or show no cell if cells are cropped.
-        replay: half of the images of each step are the run's training images.
         say: called with each line about the images, before the training.
 
     Raises:
@@ -69,18 +65,18 @@ def adapt_run(
     if run.adapted is not None:
         raise CapsellaError(f"{run.folder} was adapted before; adapt the run that it was made from")
     found = domain_for(run, domain, group, value_range, skip_broken=skip_broken)
-    labelled, rest, not_to_test = draw_labelled(found.images, per_class, options.seed)
+    labelled, rest, not_to_test = draw_labelled(found.images, options.per_class, options.seed)
     own, notes = own_images(run)
     if own is not None:
         notes += copies_seen(own, found.images)[1]
-    elif replay:
+    elif options.replay:
         raise CapsellaError("replay: the images that the run was trained on are not available")
     counts = ", ".join(f"{name} {count}" for name, count in labelled.counts().items() if count)
     drawn = f"{found.name}: {pluralize(len(labelled), 'labelled image')} ({counts}), {len(rest)} others tested"
     for line in (*found.lines(), *notes, drawn):
         say(line)
 
-    replayed = single_images(own.train, "replayed images") if replay and own is not None else None
+    replayed = single_images(own.train, "replayed images") if options.replay and own is not None else None
     network = adapt_model(run.model, run.recipe, labelled, options, replayed)
     held_out = predict_held_out(run.model, run.recipe, labelled, options, replayed)
     if held_out is not None:
@@ -97,7 +93,7 @@ def adapt_run(
         "skip_broken": skip_broken,
         "group": group,
         "run": str(run.folder.resolve()),
-        "options": asdict(options) | {"per_class": per_class, "replay": replay},
+        "options": asdict(options),
         "labelled": labelled.counts(),
         "cross_fitted_error_percent": None if held_out is None else held_out.error,
         "tests": {name: {"before": old.to_dict(), "after": new.to_dict()} for name, (old, new) in pairs.items()},

@@ -359,6 +359,10 @@ class AdaptOptions:
     learning_rate: float | None = bounded(None, 0, ends="(]")
     """Learning rate of the first step; it falls to 0 by half a cosine. Default: the run's for last, a tenth of it for
     all."""
+    per_class: int = bounded(10, 1)
+    """Labelled images per class, drawn by --seed; at most half of the available ones. All others are tested."""
+    replay: bool = False
+    """Half of the images of each step are the run's training images, so that it does not forget them."""
     seed: int = bounded(0, 0, 2**SEED_BITS - 1)
     """Seed of the labelled images that are drawn, their order, and their changes."""
 
