@@ -18,8 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import Case, select
-from benchmarks.ops import Inputs, NetworkOp, Op, without_capsules
+from benchmarks.cases import Case, Inputs, NetworkOp, Op, select, without_capsules
 from benchmarks.plain import plain
 from capsella.bench import Timing, timings
 from capsella.errors import CapsellaError

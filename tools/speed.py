@@ -28,7 +28,7 @@ SUMMARY = """
 Forward, or forward and backward, at the largest batch measured. *Ours*: the fused kernels. *Plain PyTorch*: all votes
 in memory, as public implementations do; it was written here, and no public implementation was timed. Ratios: how many
 times as long plain PyTorch takes, and our own PyTorch backend (eager). GFLOP: the arithmetic of the algorithm
-(`benchmarks/ops.py`). Share: of the speed that large float32 matrix products have on the same machine. Each row names
+(`benchmarks/cases.py`). Share: of the speed that large float32 matrix products have on the same machine. Each row names
 its section below, which has the machine, the batches, the memory and the other backends. At a batch of one, gains are
 smaller, and sometimes there are none.
 

@@ -44,7 +44,6 @@ BACKENDS = {
     "onnxruntime-int8": "ONNX Runtime, int8",
     "openvino": "OpenVINO",
 }
-SAME_MACHINE = ("cpu", "torch", "capsella", "commit")  # must be equal for times in one file
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 Subject = tuple[ImageClassifier, ImageSet, str]  # a network, the images that it is timed on, and what these are
 
@@ -149,7 +148,6 @@ def bench_networks(
     *,
     command: str,
     out: Path | None = None,
-    resume: bool = False,
     console: Console | None = None,
     show: Callable[[Bench, str], None] = lambda result, images: None,
 ) -> dict[str, Any]:
@@ -160,28 +158,23 @@ def bench_networks(
         settings: keyword arguments of `bench`, the same for all.
         command: the command line that makes the file.
         out: JSON file, written after each network.
-        resume: keep the networks that `out` holds, if it exists.
         console: shows a line for each network, with the time left.
         show: called with each result and what its images are.
 
     Raises:
         ArgumentError: no networks; from `bench`.
-        CapsellaError: `out` has other settings, is of another machine, or is no such file.
     """
     if not networks:
         raise ArgumentError("networks", "hold at least one", None)
-    wanted = json.loads(json.dumps(settings))
-    done = _measured(out, wanted) if resume and out is not None and out.exists() else {}
-    values: dict[str, Any] = {"command": command, "settings": wanted, "environment": environment(), "networks": done}
-    waiting = [name for name in networks if name not in done]
+    done: dict[str, Any] = {}
+    values = {"command": command, "settings": json.loads(json.dumps(settings)), "networks": done}
     start = time.monotonic()
-    for number, name in enumerate(waiting):
+    for number, (name, make) in enumerate(networks.items()):
         if console is not None:
-            left = (time.monotonic() - start) / number * (len(waiting) - number) / 60 if number else None
+            left = (time.monotonic() - start) / number * (len(networks) - number) / 60 if number else None
             text = "" if left is None else f", about {left:.1f} minutes left"
-            position = len(networks) - len(waiting) + number + 1
-            console.print(f"{name}: network {position} of {len(networks)}{text}", markup=False)
-        model, images, what = networks[name]()
+            console.print(f"{name}: network {number + 1} of {len(networks)}{text}", markup=False)
+        model, images, what = make()
         result = bench(model, images, **settings)
         done[name] = {**result.to_dict(), "images": what, "size": [model.channels, *model.image_size]}
         del model
@@ -192,21 +185,6 @@ def bench_networks(
         if out is not None:
             write_json(out, values)
     return values
-
-
-def _measured(out: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the networks in `out`, if they were measured as they would be now."""
-    try:
-        values = json.loads(out.read_text(encoding="utf-8"))
-        networks = dict(values["networks"])
-        then = {name: values["environment"][name] for name in SAME_MACHINE} | values["settings"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CapsellaError(f"{out} is no file of capsella bench; choose another, or leave out --resume") from error
-    here = environment()
-    for name, now in ({name: here[name] for name in SAME_MACHINE} | dict(settings)).items():
-        if then.get(name) != now:
-            raise CapsellaError(f"{out} was measured with {name} {then.get(name)}, not {now}; --resume needs the same")
-    return networks
 
 
 def _prepare(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsella.cli.flags import parse, positional
 from capsella.cli.screen import console, show
-from capsella.errors import check_argument, check_minimum
+from capsella.errors import check_minimum
 from capsella.files import write_json
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ class Bench(BenchCommon):
     """Calls to time in each backend, at least 100; with --training at least 7 are timed, for --seconds."""
     seconds: float | None = None
     """Stop timing a backend after this many seconds. With --training: time each case for this long (default 2)."""
-    resume: bool = False
-    """Keep the networks that the file --out holds, and time the others."""
     channels: int | None = None
     """With --training: channels of models' images. Default: as published."""
     classes: int | None = None
@@ -62,7 +60,6 @@ class Bench(BenchCommon):
 
     def __post_init__(self) -> None:
         check_minimum(1, threads=self.threads)
-        check_argument(not self.resume or self.out is not None, "come with --out", resume=self.resume)
 
 
 def run(arguments: list[str]) -> None:
@@ -87,7 +84,6 @@ def _time_backends(options: Bench, command: str) -> None:
         {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
         command=command,
         out=options.out,
-        resume=options.resume,
         console=console(stderr=True) if len(names) > 1 else None,
         show=(lambda *_: None) if options.json else _print,
     )

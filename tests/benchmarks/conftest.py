@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks.cases import ALL, DYNAMIC, Case
+from benchmarks.cases import ALL, DYNAMIC, Case, LayerOp
 from benchmarks.measure import Contender, backend
-from benchmarks.ops import LayerOp
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.routing import Routing
 
@@ -19,7 +18,7 @@ def em() -> LayerOp:
     def layer(routing: Routing) -> CapsuleConv2d:
         return CapsuleConv2d(2, 4, 3, 4, 2, 1, pose="matrix", routing=routing)
 
-    return LayerOp("tiny-em", ALL, layer, (3, 4), 2, 4)
+    return LayerOp("tiny-em", ALL, layer, (3, 4))
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def dense() -> LayerOp:
     def layer(routing: Routing) -> CapsuleConv2d:
         return DenseCapsules((2, 3), 2, 4, 3, 5, routing=routing)
 
-    return LayerOp("tiny-dense", DYNAMIC, layer, (2, 3), 2, 4)
+    return LayerOp("tiny-dense", DYNAMIC, layer, (2, 3))
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks.cases import CAPSNET1, CASES, DIGITS, EM_CONV1_ALL, SMALL, select
+from benchmarks.cases import CAPSNET1, CASES, DIGITS, EM_CONV1_ALL, SMALL, select, without_capsules
 from benchmarks.measure import COMPILE, EAGER, PLAIN, Parity, UnavailableError, parity, peak_memory_mib, run_case
-from benchmarks.ops import without_capsules
 
 CPU = torch.device("cpu")
 QUICK = {"device": CPU, "repeats": 2, "seconds": 0.0, "memory": False}

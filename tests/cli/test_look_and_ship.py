@@ -94,12 +94,12 @@ class TestBench:
             assert row["largest_difference_from_eager"] < 1e-4
         assert set(values["backends"]) | set(values["unavailable"]) == {"eager", "native"}
 
-    def test_several_networks_continue_where_they_stopped(self, cli, tmp_path, monkeypatch):
+    def test_the_file_of_several_networks_holds_what_was_measured(self, cli, tmp_path, monkeypatch):
         made = []
 
         def tiny(name):
             made.append(name)
-            if name == "sabour2017_cnn" and len(made) == 2:
+            if len(made) == 2:
                 raise KeyboardInterrupt
             model = create_model("sabour2017_cnn", image_size=6)
             pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
@@ -109,15 +109,8 @@ class TestBench:
         out, names = tmp_path / "b.json", ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
         words = ["bench", *names, "--backends", "eager", "--calls", 100, "--seconds", 0.3, "--out", out]
         assert cli(*words, "--threads", 1).code == 130
-        first = json.loads(out.read_text())["networks"]
-        assert list(first) == ["sabour2017_capsnet"]
-        assert cli(*words, "--threads", 1, "--resume").code == 0
-        assert made == ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cnn"]  # once each after the interruption
-        values = json.loads(out.read_text())
-        assert values["networks"]["sabour2017_capsnet"] == first["sabour2017_capsnet"]
-        assert cli(*words, "--threads", 2, "--resume").code == 1  # measured with other settings
-        out.write_text(json.dumps(values | {"environment": values["environment"] | {"cpu": "an abacus"}}))
-        assert "an abacus" in cli(*words, "--threads", 1, "--resume").err
+        assert made == ["sabour2017_capsnet", "sabour2017_cnn"]
+        assert list(json.loads(out.read_text())["networks"]) == ["sabour2017_capsnet"]
 
     def test_training_with_and_without_decoder(self, cli, tmp_path):
         out, name = tmp_path / "t.json", "hinton2018_matrix_capsnet_small"
@@ -131,7 +124,6 @@ class TestBench:
         ("words", "text"),
         [
             (("sabour2017_capsnt",), "did you mean sabour2017_capsnet"),
-            (("hinton2018_cnn", "--resume"), "--out"),
             (("hinton2018_cnn", "--backends", "egaer"), "did you mean eager"),
         ],
     )
