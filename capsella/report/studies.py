@@ -1,30 +1,172 @@
-"""Robustness and attacks of one run or several, measured and written to a folder."""
+"""Tests of runs, measured and written to files: any images, robustness, attacks."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Group
 from rich.text import Text
 
-from capsella.data import ImageSet
+from capsella.data import ImageSet, LabelledImages, load_data, single_images
 from capsella.data.holdout import first_per_class
-from capsella.evaluation import AttackOptions, attack_networks, measure_robustness
+from capsella.errors import ArgumentError, CapsellaError, check_argument, pluralize
+from capsella.evaluation import (
+    AttackOptions,
+    attack_networks,
+    evaluate,
+    evaluate_ood,
+    evaluate_selective,
+    load_ood_set,
+    measure_robustness,
+)
+from capsella.evaluation.domain import domain_images
 from capsella.evaluation.robustness import perturbation
 from capsella.files import write_json
-from capsella.models import ImageClassifier
-from capsella.report.figures import attack_figure, robustness_figure, write_png
+from capsella.image_options import ValueRange
+from capsella.models import ImageClassifier, MultiCrop
+from capsella.report.figures import attack_figure, ood_figure, risk_coverage_figure, robustness_figure, write_png
 from capsella.report.prose import attack_notes
-from capsella.report.terminal import attack_table, robustness_tables
-from capsella.training.trained import open_runs, shared_test_images
+from capsella.report.terminal import attack_table, evaluation_table, ood_table, robustness_tables, selective_table
+from capsella.training import Run, RunFolder, calibrate_run, load_run_splits, load_splits
+from capsella.training.flags import with_values
+from capsella.training.trained import open_run, open_runs, shared_test_images
 
 
 class Study(NamedTuple):
-    """Values ready for JSON, and the same for a terminal."""
+    """Values ready for JSON, the same for a terminal, and lines about the images."""
 
     values: dict[str, Any]
     summary: Group
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What a run is tested on, and what is measured; see the flags of `capsella evaluate`.
+
+    Raises:
+        ArgumentError: options that do not go together.
+    """
+
+    data: str | None = None
+    group: str | None = None
+    split: Literal["test", "validation", "train"] | None = None
+    range: ValueRange | None = None
+    per_class: int | Literal["all"] | None = None
+    test_pairs: int | None = None
+    crops: bool = False
+    selective: bool = False
+    ood: tuple[str, ...] = ()
+    ood_false_positive_rate: float = 0.05
+    batch_size: int = 128
+    skip_broken: bool = False
+    calibrate: bool = False
+
+    def __post_init__(self) -> None:
+        is_place = self.data is not None and Path(self.data).exists()
+        check_argument(self.split is None or not is_place, "be left out: all images are tested", split=self.split)
+        is_test = self.split in (None, "test")
+        check_argument(is_test or not self.selective, "come with the test split", selective=self.selective)
+        is_own = is_test and self.data is None
+        check_argument(is_own or not self.ood, "come with the run's own test images", ood=self.ood)
+        check_argument(not (self.crops and (self.selective or self.ood)), "come alone", crops=self.crops)
+        for name in ("group", "range"):
+            value = getattr(self, name)
+            check_argument(value is None or self.data is not None, "come with --data", **{name: value})
+
+    @property
+    def name(self) -> str:
+        """A file's name, by what is tested."""
+        place = None if self.data is None else Path(self.data).resolve()
+        source = [] if place is None else [place.name if place.is_dir() else place.stem]
+        parts = [*source, self.split or ("all" if source else "test")]
+        parts += [f"pairs{self.test_pairs}"] if self.test_pairs is not None else []
+        parts += [f"per-class{self.per_class}"] if self.per_class is not None else []
+        parts += [name for name in ("crops", "selective", "ood", "group") if getattr(self, name)]
+        parts += [f"range{self.range[0]:g}-{self.range[1]:g}"] if self.range is not None else []
+        return "-".join(parts)
+
+
+def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -> Study:
+    """Test a run, and write the numbers as JSON, by default into the run's folder.
+
+    Raises:
+        CapsellaError: no run, images that cannot be used, or nothing was fitted for what is measured.
+    """
+    run = open_run(folder)
+    if options.calibrate:
+        calibrate_run(run.folder)
+        run = open_run(run.folder)
+    if options.skip_broken:
+        run = replace(run, recipe=replace(run.recipe, data=replace(run.recipe.data, skip_broken=True)))
+    _check_fitted(options, run)
+    images, about, lines = _images(options, run)
+    ood_sets = []
+    if options.ood:  # a missing folder is an error before the evaluation
+        own = single_images(images, "out-of-distribution detection")
+        ood_sets = [load_ood_set(name, run.model, own) for name in dict.fromkeys(options.ood)]
+    model = MultiCrop(run.model).eval() if options.crops else run.model
+    evaluation = evaluate(model, images, options.batch_size, progress=True)
+    values, shown = evaluation.to_dict() | about, [evaluation_table(evaluation)]
+    pictures = {}
+    if options.selective:  # thresholds are those of the run's own validation images
+        validation = evaluate(run.model, load_splits(run, skip_broken=True).validation, options.batch_size)
+        selective = evaluate_selective(run.model, validation, evaluation)
+        values["selective"] = selective.to_dict()
+        shown.append(selective_table(selective))
+        pictures[f"{options.name}-risk_coverage"] = risk_coverage_figure(selective)
+    if ood_sets:
+        report = evaluate_ood(run.model, own, ood_sets, options.ood_false_positive_rate, options.batch_size)
+        values["ood"] = report.to_dict()
+        shown.append(ood_table(report))
+        pictures["ood"] = ood_figure(report)
+    out = out or folder / f"{options.name}.json"
+    write_json(out, values)
+    for name, figure in pictures.items():
+        write_png(figure, run.folder / "figures" / f"{name}.png")
+    written = [*(f"drawn in {run.folder / 'figures' / name}.png" for name in pictures), f"written to {out}"]
+    return Study(values, Group(*shown, *map(Text, written)), tuple(lines))
+
+
+def _check_fitted(options: EvaluateOptions, run: Run) -> None:
+    """Check that what is asked for was fitted with the run.
+
+    Raises:
+        CapsellaError: it was not, or for another domain.
+    """
+    how = "it is on pairs" if run.recipe.data.is_paired else f"capsella evaluate {run.folder} --calibrate fits it"
+    if run.adapted is not None and (options.selective or options.ood):
+        raise CapsellaError(
+            f"{run.folder} was adapted to {run.adapted['laboratory']}, where it has no validation images"
+        )
+    if options.selective and run.model.calibration is None:
+        raise CapsellaError(f"selective: needs calibrated probabilities, and {run.folder} has none; {how}")
+    if options.ood and run.model.ood_detector is None:
+        raise CapsellaError(f"ood: no OOD check was fitted for {run.folder}; {how}")
+
+
+def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[str, Any], list[str]]:
+    """Return the images to test on, what the JSON says about another domain, and lines about them."""
+    data = run.recipe.data
+    if options.data is not None and options.split is None and not data.is_paired:
+        return domain_images(run, options.data, options.per_class, options.group, options.range)
+    if options.data is not None:
+        data = data.on(options.data)
+    if options.test_pairs is not None:
+        data = with_values(data, {"test_pairs": options.test_pairs})
+    if options.per_class is not None:
+        data = replace(data, test_per_class=None if options.per_class == "all" else options.per_class)
+    is_own = options.data is None
+    splits = load_run_splits(RunFolder(run.folder), data, skip_broken=True) if is_own else load_data(data)
+    broken = pluralize(len(splits.broken), "broken image")
+    lines = [f"note: left out {broken}: {', '.join(splits.broken)}"] if splits.broken else []
+    images = splits.named()[options.split or "test"]
+    for name in ("classes", "image_size", "channels"):
+        ours, theirs = getattr(run.model, name), getattr(images, name)
+        if ours != theirs:
+            raise ArgumentError("data", f"have the {name} of the run, {ours}", theirs)
+    return images, {}, lines
 
 
 def study_robustness(
