@@ -91,7 +91,7 @@ def run(arguments: list[str]) -> None:
 
     per_class = options.per_class if isinstance(options.per_class, int) else None
     if options.robustness:
-        how = {"seed": options.seed, "batch_size": options.batch_size, "out": options.out}
+        how: dict[str, Any] = {"seed": options.seed, "batch_size": options.batch_size, "out": options.out}
         study = study_robustness(options.runs, options.perturbations, per_class=per_class, **how)
     elif options.attack:
         asked: dict[str, Any] = {} if options.epsilons is None else {"epsilons": options.epsilons}

@@ -124,7 +124,7 @@ def _contains(values: "BaseDistribution", value: Any) -> bool:
     if isinstance(values, CategoricalDistribution):
         return value in values.choices
     is_number = isinstance(value, int if isinstance(values, IntDistribution) else int | float)
-    return is_number and values.low <= value <= values.high  # type: ignore[attr-defined, no-any-return]
+    return is_number and values.low <= value <= values.high  # type: ignore[attr-defined]
 
 
 def _is_shared(path: str) -> bool:
