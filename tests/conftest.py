@@ -84,7 +84,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are written, but not drawn."""
-    monkeypatch.setattr("capsella.report.pages.write_png", write_empty)
+    monkeypatch.setattr("capsella.report.pages.write_figure", write_empty)
 
 
 @pytest.fixture

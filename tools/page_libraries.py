@@ -1,7 +1,7 @@
 """`python -m tools.page_libraries`: fetch with npm what shared pages hold of others, at the versions named here.
 
 The files are committed, so that whoever shares a run needs neither npm nor a network. npm compares what it fetches with
-its registry's checksums. A new version is a change here, and a run of the tests in tests/share.
+its registry's checksums. A new version is a change here, and a run of the tests in tests/web.
 """
 
 import lzma
@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-SHARE = Path(__file__).parent.parent / "capsella" / "share"
+SHARE = Path(__file__).parent.parent / "capsella" / "web"
 ORT, GIFENC = "onnxruntime-web@1.30.0", "gifenc@1.0.3"
 _WRAPPED = """// {package} (https://github.com/mattdesl/gifenc), MIT licence, © 2017 Matt DesLauriers, as built.
 export const gifenc = (() => {{

@@ -16,8 +16,8 @@ from capsella.environment import machine, versions
 from capsella.errors import pluralize
 from capsella.evaluation import accuracy_interval, points
 from capsella.files import write_json, write_text
-from capsella.report.figures import confusion_figure, robustness_figure
-from capsella.report.pages import Section, embedded, pictures_of, render_page
+from capsella.report.figures import confusion_figure, robustness_figure, write_figure
+from capsella.report.pages import Section, pictures_of, render_page
 from capsella.report.run_page import reconstruction_section, tweak_section
 from capsella.training import RunFolder
 from capsella.training.config import Balance
@@ -91,7 +91,7 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
         notes=[*first.splits.notes, *(f"left out: {reason}" for reason in first.splits.broken)],
         protocol=protocol(first, before),
         points=points,
-        picture=embedded(figure, folder / "figures" / "accuracy.png"),
+        picture=write_figure(figure, folder / "figures" / "accuracy.png"),
     )
     write_text(folder / "report.html", page)
     return found, words, folder / "report.html"

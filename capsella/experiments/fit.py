@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from jaxtyping import Bool
 from rich.console import Console
 
+from capsella.bench import time_in_turns
 from capsella.data import DataOptions, LabelledImages, Splits, load_once
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Groups, Interval, difference_interval, evaluate
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 from capsella.report import about_training, run_facts, write_report
 from capsella.training import (
     ComputeOptions,
@@ -95,8 +99,18 @@ def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> Fit
 def _write_report(run: Run, splits: Splits, evaluation: Evaluation) -> Path:
     files = RunFolder(run.folder)
     summary = files.read("summary")
-    facts, training = run_facts(run, splits, summary["broken_images"]), about_training(run, splits, summary)
+    facts = run_facts(run, splits, summary, _milliseconds(run.model, splits.test))
+    training = about_training(run, splits, summary)
     return write_report(run.folder, run.model, evaluation, splits.test, files.metrics, run.name, facts, training)
+
+
+def _milliseconds(model: ImageClassifier, images: LabelledImages) -> float:
+    """Return the median time of a few calls with one image."""
+    pixels = images.take(torch.tensor([0])).images.float() / 255
+    with inference(model) as device:
+        pixels = pixels.to(device)
+        seconds = time_in_turns({"network": lambda: model(pixels)}, 5, warm_up=1, device=device)["network"]
+    return 1000 * statistics.median(seconds)
 
 
 def train_or_resume(

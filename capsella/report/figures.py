@@ -1,11 +1,12 @@
-"""Figures of numbers: confusion, calibration, training curves, coupling entropy, robustness."""
+"""Figures of numbers: confusion, calibration, training curves, robustness, attacks."""
 
+import base64
 import io
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,13 +23,18 @@ from capsella.evaluation import PERTURBATIONS, OODReport, Robustness, Roc, Selec
 from capsella.files import write_whole
 from capsella.uncertainty import CalibrationCurve
 
-RESOLUTION = 110  # dots an inch
+RESOLUTION = 150  # dots per inch of PNG files; figures are at most 5.5 inches wide, so that a phone shows their text
+DARK = "#0b0b0b"  # text on light fields; plain black text takes the colour of the page
+# In a page, black follows its colour scheme.
+_SVG_STYLE = (
+    "<style>:root{color:#1d2327}@media(prefers-color-scheme:dark){:root{color:#e6e8e9}}text{fill:currentColor}</style>"
+)
 # Fonts for letters that Matplotlib's own does not have, if installed
 OTHER_SCRIPTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans", "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Thai"),
     *("Noto Sans Devanagari", "WenQuanYi Zen Hei", "Hiragino Sans", "Yu Gothic", "Microsoft YaHei", "Arial Unicode MS"),
 )
-TRAIN, VALIDATION, GREY = "#1f6f9f", "#c2571a", "#777777"
+TRAIN, VALIDATION, GREY, GRID = "#2b7fb3", "#c2571a", "#777777", "#999999"
 # Columns of metrics.csv drawn in each panel, with their colour and line.
 LOSSES = {
     "train_loss": (TRAIN, "-"),
@@ -45,31 +51,29 @@ RATES = {"learning_rate": (GREY, "-")}
 STYLES = ("o-", "s--", "^:")  # of the first ten networks, and so on
 
 
-def confusion_figure(
-    confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str], of: Literal["true", "predicted"] = "true"
-) -> Figure:
-    """Draw a confusion matrix with counts in the cells and colours normalised over rows (true) or columns."""
+def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str]) -> Figure:
+    """Draw a confusion matrix with counts in the cells; colours are shares of the true class."""
     n = len(classes)
     if confusion.shape != (n, n):
         raise ArgumentError("confusion", f"be classes × classes = {(n, n)}", confusion.shape)
-    cell = 0.55 if n <= 12 else 0.36 if n <= 30 else 0.22  # inches
-    side = max(n * cell, 2.4)
-    figure = Figure(figsize=(side + 2.6, side + 1.8), layout="constrained")
+    cell = min(0.5, 4.2 / n)  # inches
+    figure = Figure(figsize=(max(n * cell, 1.5) + 1.2, max(n * cell, 1.5) + 1.0), layout="constrained")
     axes = figure.add_subplot()
-    share = shares(confusion, of)
-    picture = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    digits = len(str(confusion.max()))
-    size = min(11.0, 72 * cell / (0.75 * max(digits, 2) + 0.6))  # points: the longest number fits into its cell
+    share = shares(confusion)
+    axes.pcolormesh(np.where(confusion > 0, share, np.nan), cmap="Blues", vmin=-0.1, vmax=1, edgecolors=GRID, lw=0.4)
+    size = min(11.0, 72 * cell / (0.75 * max(len(str(confusion.max())), 2) + 0.6))  # points: the longest number fits
     for true, predicted in np.argwhere(confusion):
-        colour = "white" if share[true, predicted] > 0.5 else "black"
+        colour = "white" if share[true, predicted] > 0.5 else DARK
         count = str(confusion[true, predicted])
-        axes.text(predicted, true, count, ha="center", va="center", color=colour, fontsize=size)
+        axes.text(predicted + 0.5, true + 0.5, count, ha="center", va="center_baseline", color=colour, fontsize=size)
     names, name_size = [shorten(name) for name in classes], min(10.0, 72 * cell * 0.62)
     straight = max(map(len, names)) <= 3
-    axes.set_xticks(range(n), names, rotation=0 if straight else 90, fontsize=name_size, parse_math=False)
-    axes.set_yticks(range(n), names, fontsize=name_size, parse_math=False)
-    axes.set(xlabel="predicted class", ylabel="true class")
-    figure.colorbar(picture, ax=axes, label=f"share of the {of} class", shrink=0.6)
+    places = np.arange(n) + 0.5
+    axes.set_xticks(places, names, rotation=0 if straight else 90, fontsize=name_size, parse_math=False)
+    axes.set_yticks(places, names, fontsize=name_size, parse_math=False)
+    axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
+    axes.invert_yaxis()
+    axes.tick_params(length=0)
     return figure
 
 
@@ -77,7 +81,7 @@ def roc_figure(curves: Mapping[str, Roc]) -> Figure:
     """Draw sensitivity against 1 − specificity of each class, with the area under the curve in the legend."""
     if not curves:
         raise ArgumentError("curves", "hold at least one class", None)
-    figure = Figure(figsize=(7, 4.4), layout="constrained")
+    figure = Figure(figsize=(4.8, 3.2), layout="constrained")
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="by chance (0.500)")
     for number, (name, curve) in enumerate(curves.items()):
@@ -87,21 +91,22 @@ def roc_figure(curves: Mapping[str, Roc]) -> Figure:
     axes.set(xlabel="1 − specificity", ylabel="sensitivity", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
     axes.grid(alpha=0.25)
     columns = -(-len(curves) // 20)
-    _as_written(axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), ncols=columns, title="class (AUC)"))
+    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
+    _as_written(axes.legend(fontsize=8, ncols=columns, title="class (AUC)", **place))
     return figure
 
 
 def reliability_figure(curve: CalibrationCurve) -> Figure:
     """Draw accuracy against confidence, above the number of images in each bin."""
-    figure = Figure(figsize=(5, 5), layout="constrained")
+    figure = Figure(figsize=(4.6, 3.8), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     centres, width = (curve.edges[:-1] + curve.edges[1:]) / 2, np.diff(curve.edges)
     filled = curve.counts > 0
     upper.plot([0, 1], [0, 1], color=GREY, linestyle="--", label="perfect")
     upper.bar(centres[filled], curve.accuracy[filled], width[filled] * 0.9, color=TRAIN, alpha=0.35)
     upper.plot(curve.confidence[filled], curve.accuracy[filled], "o-", color=TRAIN, label="model")
-    upper.set(ylabel="share right", xlim=(0, 1), ylim=(0, 1.03))
-    upper.legend(loc="upper left")
+    upper.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.03))
+    upper.legend(loc="upper left", frameon=False)
     upper.set_title(f"expected calibration error {curve.expected_error:.3f}", fontsize=10)
     lower.bar(centres, curve.counts, width * 0.9, color=TRAIN)
     lower.set(xlabel="confidence", ylabel="images")
@@ -117,7 +122,7 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
     drawn = [(title, lines) for title, lines in panels if lines.keys() & present]
     if not drawn:
         raise ArgumentError("metrics", "hold a loss, an error or the learning rate", sorted(metrics))
-    figure, every = axes_in_rows(len(drawn), len(drawn), (4.2, 3.4))
+    figure, every = axes_in_rows(len(drawn), 2, (2.6, 2.4))
     for axes, (title, lines) in zip(every, drawn, strict=True):
         for name, (colour, style) in lines.items():
             if name in present:
@@ -127,7 +132,7 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
         axes.set_ylim(0, 1.05 * axes.dataLim.ymax or 1)
         axes.grid(alpha=0.25)
         if len(lines) > 1:
-            axes.legend(fontsize=8)
+            axes.legend(fontsize=8, frameon=False)
     return figure
 
 
@@ -138,28 +143,12 @@ def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, style: str, la
     axes.plot(x[finite], y[finite], color=colour, linestyle=style, marker=marker, markersize=3, label=label)
 
 
-def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
-    """Draw the normalised coupling entropy of each routed layer against the routing iteration."""
-    if not layers:
-        raise ArgumentError("layers", "hold at least one routed layer", None)
-    figure = Figure(figsize=(5, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, entropy in layers.items():
-        axes.plot(range(1, len(entropy) + 1), entropy, "o-", label=name)
-    axes.axhline(1, color=GREY, linestyle="--", linewidth=1)
-    longest = max(map(len, layers.values()))
-    axes.set(xlabel="routing iteration", ylabel="coupling entropy / ln(parents)", ylim=(0, 1.05))
-    axes.set(xlim=(0.5, longest + 0.5), xticks=range(1, longest + 1))
-    axes.legend(fontsize=8)
-    return figure
-
-
 def robustness_figure(result: Robustness) -> Figure:
     """Draw accuracy against strength: a panel per perturbation, a line per network with its 95 % interval."""
     names = result.perturbations
     if not names:
         raise ArgumentError("result", "hold at least one point", None)
-    figure, panels = axes_in_rows(len(names), 2, (4.4, 3.3), (0, 0.5), sharey=True)
+    figure, panels = axes_in_rows(len(names), 2, (2.6, 2.2), (0, 0.5), sharey=True)
     for name, axes in zip(names, panels, strict=True):
         for number, network in enumerate(result.networks):
             curve = result.curve(network, name)
@@ -175,7 +164,8 @@ def robustness_figure(result: Robustness) -> Figure:
     for axes in panels[::2]:
         axes.set_ylabel("accuracy %")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    _as_written(figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), fontsize=8))
+    look = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
+    _as_written(figure.legend(handles, labels, ncols=min(2, len(labels)), **look))
     return figure
 
 
@@ -209,7 +199,7 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
             raise ValueError(
                 f"curves: must have {len(epsilons)} numbers, one an ε, got {len(accuracy)} for {attack} on {network}"
             )
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    figure = Figure(figsize=(5, 4.4), layout="constrained")
     axes = figure.add_subplot()
     networks = list(dict.fromkeys(network for network, _ in curves))
     kinds = list(dict.fromkeys(attack.partition(" ")[0] for _, attack in curves))
@@ -220,13 +210,13 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
         axes.plot(epsilons, accuracy, linestyle=style, marker=marker, markersize=4, color=colour, label=label)
     axes.set(xlabel="ε: largest change of a pixel, of images in [0, 1]", ylabel="accuracy %", ylim=(-2, 102))
     axes.grid(alpha=0.25)
-    _as_written(axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1)))
+    _as_written(figure.legend(fontsize=8, loc="outside lower center", frameon=False))
     return figure
 
 
 def ood_figure(result: OODReport) -> Figure:
     """Draw ROC curves of OOD detection: a panel per OOD set, a line per score; the combined score is thick."""
-    figure, panels = axes_in_rows(len(result.sets), 3, (3.4, 3.2), (0, 0.5), sharey=True)
+    figure, panels = axes_in_rows(len(result.sets), 2, (2.6, 2.4), (0, 0.5), sharey=True)
     for ood, axes in zip(result.sets, panels, strict=True):
         for number, (name, curve) in enumerate(ood.curves.items()):
             style, width = STYLES[number // 10 % len(STYLES)], 1.2 if number else 2.5
@@ -235,16 +225,16 @@ def ood_figure(result: OODReport) -> Figure:
         axes.set(xlabel="false-positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
         axes.set_title(shorten(ood.name), fontsize=10, parse_math=False)
         axes.grid(alpha=0.25)
-    for axes in panels[::3]:
+    for axes in panels[::2]:
         axes.set_ylabel("true-positive rate")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure
 
 
 def risk_coverage_figure(result: SelectiveClassification) -> Figure:
     """Draw risk against coverage of test and validation images, with dots at the thresholds from validation."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
     axes = figure.add_subplot()
     for split, colour, style in (("test", TRAIN, "-"), ("validation", VALIDATION, "--")):
         coverage, risk = result.curves[split]
@@ -253,7 +243,7 @@ def risk_coverage_figure(result: SelectiveClassification) -> Figure:
     axes.plot(*zip(*dots, strict=True), "o", color=TRAIN, label="test, at thresholds from validation")
     axes.set(xlabel="coverage: most confident images kept (%)", ylabel="error rate of those kept (%)", xlim=(0, 101))
     axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper left", frameon=False)
     return figure
 
 
@@ -277,9 +267,18 @@ def activation_bars(axes: Axes, activations: Float[np.ndarray, " classes"], clas
 
 def write_png(figure: Figure, path: Path, source: Path | None = None) -> bytes:
     """Write a figure as a PNG file; return its bytes. The file that it is made from, if given, is kept in it."""
-    picture = png_bytes(figure, {} if source is None else {"Source": printable(str(source.absolute()))})
-    write_whole(path, lambda temporary: temporary.write_bytes(picture))
-    return picture
+    metadata = {} if source is None else {"Source": printable(str(source.absolute()))}
+    content = _drawn(figure, "png", metadata=metadata)
+    write_whole(path, lambda temporary: temporary.write_bytes(content))
+    return content
+
+
+def write_figure(figure: Figure, path: Path) -> str:
+    """Write a figure as a PNG file, and return it as a data URI of SVG, whose text stays sharp and takes few bytes."""
+    write_png(figure, path)
+    svg = _drawn(figure, "svg", transparent=True).decode()
+    svg = svg[svg.index("<svg") :].replace("#000000", "currentColor").replace("<defs>", f"{_SVG_STYLE}<defs>", 1)
+    return f"data:image/svg+xml;base64,{base64.b64encode(printable(svg).encode()).decode()}"
 
 
 def source_of(path: Path) -> str | None:
@@ -290,12 +289,13 @@ def source_of(path: Path) -> str | None:
         return str(picture.info.get("Source", ""))
 
 
-def png_bytes(figure: Figure, metadata: Mapping[str, str] = {}) -> bytes:
-    """Return a figure as a PNG file."""
+def _drawn(figure: Figure, kind: str, **options: Any) -> bytes:
+    """Return a figure as a file; warn once of letters that no font here has."""
     buffer = io.BytesIO()
-    with warnings.catch_warnings(record=True) as caught, rc_context({"font.sans-serif": _fonts()}):
+    settings = {"font.sans-serif": _fonts(), "svg.fonttype": "none"}
+    with warnings.catch_warnings(record=True) as caught, rc_context(settings):
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
-        figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight", metadata=dict(metadata))
+        figure.savefig(buffer, format=kind, dpi=RESOLUTION, bbox_inches="tight", **options)
     for warning in caught:
         if "missing from font" not in str(warning.message):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -1,4 +1,4 @@
-"""Figures of images from plain arrays: inputs beside reconstructions, dimension tweaks, sample predictions."""
+"""Figures of images from plain arrays: inputs beside reconstructions, dimension tweaks, overlaid pairs."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from capsella.errors import ArgumentError
-from capsella.report.figures import axes_in_rows, shorten
+from capsella.report.figures import shorten
 
 RIGHT, WRONG = "#2e7d32", "#c62828"
 COLUMNS, CELL = 6, 1.5  # images side by side, and inches for each: the width of a page
@@ -117,24 +117,10 @@ def overlay_figure(
     """
     first, second = reconstructions.copy(), reconstructions.copy()
     first[:, 1], second[:, 0] = 0, 0
-    rows = [images, *map(_two_colours, (parts, reconstructions, first, second, from_true, from_others))]
+    rows = [images, *map(two_colours, (parts, reconstructions, first, second, from_true, from_others))]
     titles = ["input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone"]
     titles += ["from the\ntrue classes", "from two\nothers"]
     return _columns(rows, titles, true_names, predicted_names)
-
-
-def prediction_figure(
-    images: Float[np.ndarray, "n c h w"],
-    true_names: Sequence[str],
-    predicted_names: Sequence[str],
-    confidence: Float[np.ndarray, " n"],
-) -> Figure:
-    """Draw images with their predicted class and confidence, and for mistakes the true class."""
-    figure, cells = axes_in_rows(len(images), COLUMNS, (CELL, CELL * _aspect(images) + 0.45))
-    for index, axes in enumerate(cells):
-        show(axes, _channels_last(images[index]))
-        _head(axes, true_names[index], predicted_names[index], f" {confidence[index]:.2f}")
-    return figure
 
 
 def _columns(
@@ -155,14 +141,15 @@ def _columns(
         column = grid[index // COLUMNS, :, index % COLUMNS]
         for axes, pictures in zip(column, rows, strict=True):
             show(axes, _channels_last(pictures[index]))
-        _head(column[0], true_names[index], predicted_names[index], "")
+        _head(column[0], true_names[index], predicted_names[index])
     for row, title in enumerate(titles):
         for axes in grid[:, row, 0]:
             axes.set_ylabel(title, rotation=0, ha="right", va="center")
     return figure
 
 
-def _two_colours(both: Float[np.ndarray, "n 2 1 h w"]) -> Float[np.ndarray, "n 3 h w"]:
+def two_colours(both: Float[np.ndarray, "n 2 1 h w"]) -> Float[np.ndarray, "n 3 h w"]:
+    """Return the two images of each pair in one, the first orange and the second blue."""
     return np.einsum("nkhw,kc->nchw", both[:, :, 0], np.array([FIRST, SECOND]))
 
 
@@ -176,9 +163,9 @@ def _aspect(images: Float[np.ndarray, "n c h w"]) -> float:
     return h / (2 * w if c == 2 else w)
 
 
-def _head(axes: Axes, true: str, predicted: str, after: str) -> None:
+def _head(axes: Axes, true: str, predicted: str) -> None:
     """Head an image with its class in green, or with true and predicted class in red."""
-    text = shorten(predicted, 16) + after
+    text = shorten(predicted, 16)
     if true != predicted:
         text = f"{shorten(true, 21)},\ntaken for\n{text}"
     axes.set_title(text, color=RIGHT if true == predicted else WRONG, fontsize=8, parse_math=False)

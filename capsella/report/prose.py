@@ -1,13 +1,16 @@
 """The results of a run in words: the only place that phrases them."""
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from capsella.data import Splits, few_groups
-from capsella.environment import versions
+from capsella.environment import machine, versions
 from capsella.errors import pluralize
 from capsella.evaluation import (
     Evaluation,
@@ -20,7 +23,8 @@ from capsella.evaluation import (
     confusions,
     points,
 )
-from capsella.training import Recipe, Run
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.training import Recipe, Run, train_command
 from capsella.training.balance import choose_balance
 from capsella.training.validation import selection_metric
 from capsella.uncertainty import images_for_coverage, images_for_rate
@@ -180,7 +184,7 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     recipe, best, counts = run.recipe, summary["best"], splits.train.counts()
     stopped = summary.get("stopped")
     images = "pairs of images" if recipe.data.is_paired else "images"
-    classes = ", ".join(f"{count:,} {name}" for name, count in list(counts.items())[:MOST_CLASSES])
+    classes = ", ".join(f"{name}: {count:,}" for name, count in list(counts.items())[:MOST_CLASSES])
     classes += "" if len(counts) <= MOST_CLASSES else f" and {len(counts) - MOST_CLASSES} more classes"
     of = "made from " if recipe.data.is_paired else ""
     trained = (
@@ -204,21 +208,71 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
 
 
-def run_facts(run: Run, splits: Splits, broken: Sequence[str]) -> dict[str, str]:
-    """Return the facts that a report lists; `broken` are the images that training left out, with the reason."""
+def run_facts(
+    run: Run, splits: Splits, summary: Mapping[str, Any], milliseconds: float | None = None
+) -> dict[str, str]:
+    """Return what is needed to repeat a run, and what it took.
+
+    Args:
+        summary: the content of the run's summary.json.
+        milliseconds: for one image, on this machine.
+    """
+    recipe, made_with = run.recipe, run.environment
+    parameters = sum(weights.numel() for weights in run.model.parameters())
+    finished = datetime.fromtimestamp((run.folder / "summary.json").stat().st_mtime)
+    settings = f"{pluralize(summary['epochs'], 'epoch')}, batches of {recipe.batch_size}, seed {recipe.seed}"
     facts = {
-        "recipe": run.name,
-        "network": run.model.name,
-        "data": f"{splits.name}: " + ", ".join(f"{len(part)} {split}" for split, part in splits.named().items()),
-        "balance": run.recipe.balance,
-        "seed": str(run.recipe.seed),
-        "versions": versions(run.environment),
+        "command": train_command(run.name, recipe),
+        "folder": str(run.folder),
+        "trained": f"{finished:%Y-%m-%d %H:%M}, {_duration(summary['seconds'])} for {settings}",
+        "machine": machine(made_with),
+        "network": f"{run.model.name}, {parameters:,} parameters",
+        "time": "not measured" if milliseconds is None else f"{milliseconds:.1f} ms per image, one at a time",
+        "optimizer": f"learning rate {recipe.optimizer.learning_rate:g}, {recipe.optimizer.schedule} schedule",
+        "data": f"{splits.name}: " + ", ".join(f"{len(part):,} {split}" for split, part in splits.named().items()),
+        "balance": recipe.balance,
+        "versions": f"{versions(made_with)}, Python {made_with['python']}, commit {made_with['commit']}",
     }
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)
-    if broken:
+    if broken := summary["broken_images"]:
         facts["left out"] = f"{pluralize(len(broken), 'image')} that cannot be read: {'; '.join(broken)}"
     return facts
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def verdict(evaluation: Evaluation) -> str:
+    """Return a report's first line: the number of correct images, and whether to leave the network alone."""
+    images = len(evaluation.labels)
+    counts = f"{images - evaluation.errors:,} of {images:,} test images correct"
+    is_useless = evaluation.majority is not None and not evaluation.majority.is_beaten
+    if is_useless or any(score.recall == 0 for score in evaluation.per_class):
+        return f"Do not use this network yet: {counts}"
+    return f"{counts} ({100 - evaluation.error:.1f} %)"
+
+
+def confidence(evaluation: Evaluation) -> list[str]:
+    """Return how sure the first line is."""
+    low, high = evaluation.error_interval
+    balanced_low, balanced_high = evaluation.balanced_accuracy_interval
+    of = "test images" if evaluation.groups is None else "groups of test images"
+    return [
+        f"Error {evaluation.error:.2f} %; 95 % interval {low:.2f} to {high:.2f} %, over {of}.",
+        f"Balanced accuracy {evaluation.balanced_accuracy:.1f} %; 95 % interval {balanced_low:.1f} to "
+        f"{balanced_high:.1f} %.",
+    ]
+
+
+def next_commands(folder: Path, model: ImageClassifier) -> dict[str, str]:
+    """Return what to do with a run next, as commands."""
+    run = shlex.quote(str(folder))
+    commands = {"Classify new images:": f"capsella predict {run} IMAGES"}
+    if isinstance(model, CapsuleClassifier):
+        commands["Look inside its capsules:"] = f"capsella explore {run}"
+    return commands | {"Test it harder:": f"capsella evaluate {run} --robustness"}
 
 
 def about_result(evaluation: Evaluation) -> list[str]:

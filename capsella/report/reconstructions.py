@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64, Integer
 from matplotlib.figure import Figure
@@ -195,33 +196,48 @@ def _check_tweaks(model: ImageClassifier, image: Tensor, target: int | None) -> 
 # Overlaid pairs
 
 
-def pairs_figure(
-    model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, " picked"]
-) -> Figure:
-    """Draw pairs beside their reconstructions (Sabour et al. 2017, Fig. 5).
+@dataclass(frozen=True, eq=False)
+class DecodedPairs:
+    """Pairs in [0, 1], their two images, and reconstructions from the predicted, the true, and two other classes.
 
-    The reconstructions come from the two predicted classes, from the two true ones, and, as a control, from the two
-    most active other classes: a network that fits any class to any image reproduces the image there too.
+    The other classes are the two most active ones that are neither true nor predicted: a network that fits any class to
+    any image reproduces the image there too.
     """
+
+    images: Float[np.ndarray, "n 1 h w"]
+    parts: Float[np.ndarray, "n 2 1 h w"]
+    reconstructions: tuple[Float[np.ndarray, "n 2 1 h w"], ...]
+
+
+def decode_pairs(
+    model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, " picked"]
+) -> DecodedPairs:
+    """Decode some pairs from their predicted classes, their true classes, and two others as a control."""
     check_decoder(model, "reconstructions")
     images, labels, _ = pairs.take(picked)
     predictions = evaluation.predictions[picked]
     others, exist = _other_classes(evaluation.activations[picked], labels, predictions)
     with inference(model) as device:
         capsules = model.encode(images.float().to(device) / 255)
-        from_predicted, from_true, from_others = (
+        predicted, true, from_others = (
             torch.stack([model.decode(capsules, column.to(device)).float().cpu() for column in classes.unbind(1)], 1)
             for classes in (predictions, labels, others)
         )
-    return overlay_figure(
-        images.numpy() / 255,
-        pairs.parts(pairs.draw(picked)).numpy() / 255,
-        from_predicted.numpy(),
-        from_true.numpy(),
-        (from_others * exist[:, :, None, None, None]).numpy(),
-        [pair_name(pairs.classes, both) for both in labels],
-        [pair_name(pairs.classes, both) for both in predictions],
-    )
+    from_others = from_others * exist[:, :, None, None, None]
+    parts = pairs.parts(pairs.draw(picked)).numpy() / 255
+    return DecodedPairs(images.numpy() / 255, parts, (predicted.numpy(), true.numpy(), from_others.numpy()))
+
+
+def pairs_figure(
+    model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, " picked"]
+) -> Figure:
+    """Draw pairs beside their reconstructions (Sabour et al. 2017, Fig. 5)."""
+    decoded = decode_pairs(model, pairs, evaluation, picked)
+    names = [
+        [pair_name(pairs.classes, both) for both in classes[picked]]
+        for classes in (evaluation.labels, evaluation.predictions)
+    ]
+    return overlay_figure(decoded.images, decoded.parts, *decoded.reconstructions, *names)
 
 
 def explain_pairs(model: ImageClassifier, pairs: PairSet, out: Path) -> Path:

@@ -67,13 +67,16 @@ def write_events(writer: "SummaryWriter", row: EpochRow) -> None:
 
 
 def epoch_line(row: EpochRow, epochs: int, metric: str = "validation_error") -> str:
-    """Return the line that the console shows for an epoch; `metric` is the column that chooses epochs."""
-    balanced = "" if metric == "validation_error" else f"balanced {row[metric]:.2f} %  "
-    test = f"test error {row['test_error']:.2f} %  " if "test_error" in row else ""
+    """Return the line of at most 80 columns that the console shows for an epoch.
+
+    `metric` is the column that chooses epochs. Each error is followed by the loss.
+    """
+    balanced = "" if metric == "validation_error" else f" balanced {row[metric]:.1f} %"
+    test = f" · test {row['test_error']:.2f} %" if "test_error" in row else ""
     return (
-        f"epoch {row['epoch']:.0f}/{epochs}  train error {row['train_error']:.2f} %  loss {row['train_loss']:.4f}  "
-        f"validation error {row['validation_error']:.2f} %  {balanced}loss {row['validation_loss']:.4f}  "
-        f"{test}{row['images_per_second']:.0f} images/s"
+        f"epoch {row['epoch']:.0f}/{epochs} · train {row['train_error']:.1f} % {row['train_loss']:.3f} · "
+        f"validation {row['validation_error']:.1f} %{balanced} {row['validation_loss']:.3f}{test} · "
+        f"{row['images_per_second']:.0f}/s"
     )
 
 

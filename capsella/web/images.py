@@ -14,7 +14,9 @@ from capsella.errors import check_minimum
 from capsella.losses import top_classes
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
+from capsella.models.scoring import predict_with_scores
 from capsella.types import Capsules
+from capsella.uncertainty import FALSE_POSITIVE_RATE
 from capsella.web.arrays import Arrays
 from capsella.web.routing_view import Routed, look_at_routing
 
@@ -183,11 +185,34 @@ def add_images(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, prefi
         first = predicted[:, 0]
         drawn = decode_poses(model, first, seen.poses[torch.arange(len(first)), first])
         arrays.add(f"{prefix}/drawn", "u1", (drawn.clamp(0, 1) * 255).round().numpy())
-    rows = zip(seen.numbers, seen.labels.tolist(), predicted.tolist(), strict=True)
+    rows = zip(seen.numbers, seen.labels.tolist(), predicted.tolist(), certainty(model, seen), strict=True)
     return [
-        {"number": number if number >= 0 else None, "truth": truth, "taken": classes, "predicted": classes[0]}
-        for number, truth, classes in rows
+        {"number": number if number >= 0 else None, "truth": truth, "taken": classes, "predicted": classes[0], **known}
+        for number, truth, classes, known in rows
     ]
+
+
+def certainty(model: CapsuleClassifier, seen: SeenImages) -> list[dict[str, Any]]:
+    """Return for each image what is known beside the activations.
+
+    "probability": the calibrated probability of the predicted class. "unlike": why the image is out of distribution, ""
+    if it is not. Either is missing where the model was not calibrated or has no detector, and for pairs.
+    """
+    known: list[dict[str, Any]] = [{} for _ in seen.numbers]
+    if seen.labels.shape[1] > 1:
+        return known
+    chosen = seen.predicted[:, :1]
+    if model.calibration is not None:
+        probabilities = model.calibration.probabilities(seen.activations).gather(1, chosen)[:, 0].tolist()
+        known = [{"probability": round(probability, 4)} for probability in probabilities]
+    if (detector := model.ood_detector) is not None and detector.supports(FALSE_POSITIVE_RATE):
+        threshold, scores = detector.threshold(FALSE_POSITIVE_RATE), []
+        with inference(model) as device:
+            for batch in (seen.images.float() / 255).split(BATCH):
+                scores.append(predict_with_scores(model, batch.to(device), detector)[1].cpu())
+        for own, row, label in zip(known, torch.cat(scores).clone(), chosen[:, 0].tolist(), strict=True):
+            own["unlike"] = detector.reason(row, model.classes[label]) if row.max() > threshold else ""
+    return known
 
 
 def add_changes(

@@ -10,10 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.evaluation import Evaluation
 from capsella.models import CapsuleClassifier
 from capsella.report.figures import printable
+from capsella.report.prose import evaluation_warnings
 from capsella.report.reconstructions import dial_names, dial_range
 from capsella.routing.diagnostics import DEAD_BELOW
+from capsella.uncertainty import FALSE_POSITIVE_RATE
+from capsella.uncertainty.ood import REASONS
 from capsella.web.arrays import Arrays
 from capsella.web.decoders import NO_DECODER, add_decoder, add_runtime, decoder_graph, drawer_of, encoder_graph
 from capsella.web.images import (
@@ -62,6 +66,7 @@ def page_content(
     ]
     for number, model in enumerate(named.values()) if network else ():
         arrays.add(f"{number}/encoder", "u1", np.frombuffer(encoder_graph(model), np.uint8))
+        facts[number]["certainty"] = add_certainty(model, arrays, str(number))
     engine = network or (not live and any(drawer_of(model) == "graph" for model in named.values()))
     if engine:
         add_runtime(arrays)
@@ -102,9 +107,55 @@ def _run_content(
         "decoder": {"after": after, "size": arrays.table[f"{prefix}/drawn"][1][2:]} if model.has_decoder else None,
         "whyNoDials": "" if model.has_decoder else NO_DECODER,
         "of": seen.test_size,
+        "right": [int(seen.correct.sum()), len(seen.labels)],
+        "warnings": _warnings(model, seen),
+        "first": _liveliest(model, chosen) if drawer == "matrices" else 0,
         "changes": [asdict(change) for change in changes_of(chosen.images.shape[3])],
         "routed": add_routing(model, chosen, arrays, prefix),
     }
+
+
+def _warnings(model: CapsuleClassifier, seen: SeenImages) -> list[str]:
+    """Return the warnings of the run's report: no better than the most frequent class, classes never found."""
+    labels = seen.labels[:, 0] if seen.labels.shape[1] == 1 else seen.labels
+    return evaluation_warnings(Evaluation(seen.activations, labels, model.classes))
+
+
+def _liveliest(model: CapsuleClassifier, chosen: SeenImages) -> int:
+    """Return the place of the correct image whose strongest dial changes the picture most."""
+    steps = dial_range(model) * torch.eye(chosen.poses.shape[2])
+    changes = []
+    for label, poses in zip(chosen.predicted[:, 0].tolist(), chosen.poses, strict=True):
+        targets = torch.full((2 * len(steps),), label)
+        drawn = decode_poses(model, targets, torch.cat([poses[label] + steps, poses[label] - steps]))
+        changes.append(float((drawn[: len(steps)] - drawn[len(steps) :]).abs().flatten(1).mean(1).max()))
+    return int((torch.tensor(changes) * chosen.correct).argmax())
+
+
+def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict[str, Any] | None:
+    """Add what a page needs to tell how sure its network is of a reader's image; return its facts.
+
+    The scores from the last feature maps and from an image turned upside down are left out: the page does not have
+    these maps, and looks at an image once.
+
+    Returns:
+        None for a model without calibration. "threshold" is None without a detector.
+    """
+    if (calibration := model.calibration) is None:
+        return None
+    facts: dict[str, Any] = {"logits": calibration.logits, "temperature": calibration.temperature}
+    facts |= {"prior": calibration.prior, "threshold": None, "reasons": {}}
+    detector = model.ood_detector
+    if detector is None or not detector.supports(FALSE_POSITIVE_RATE):
+        return facts
+    facts["threshold"] = detector.threshold(FALSE_POSITIVE_RATE)
+    for name in sorted(set(detector.scores) & {"low_level", "poses", "reconstruction"}):
+        facts["reasons"][name] = REASONS[name]
+        arrays.add(f"{prefix}/validation_{name}", "f4", detector.distributions[name].values.numpy())
+        if name in detector.gaussians:
+            arrays.add(f"{prefix}/means_{name}", "f4", detector.gaussians[name].means.numpy())
+            arrays.add(f"{prefix}/whitening_{name}", "f4", detector.gaussians[name].whitening.numpy())
+    return facts
 
 
 def class_axes(seen: SeenImages) -> Float[Tensor, "classes 2 d"]:

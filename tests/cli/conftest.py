@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 def _empty_pictures_in_reports() -> Iterator[None]:
     """To draw them takes longer than a short training. `trained` has real ones, and tests/report looks at them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.report.pages.write_png", write_empty)
+        patch.setattr("capsella.report.pages.write_figure", write_empty)
         yield
 
 

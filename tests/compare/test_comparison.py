@@ -24,7 +24,7 @@ class TestDone:
             *("verdict", "networks", "protocol", "accuracy", "learning", "sizes", "robustness"),
             *("confusion-capsules", "confusion-cnn", "reconstructions", "dimension_tweaks"),
         ]
-        assert text.count("data:image/png;base64,") == 6  # neither network has a decoder
+        assert text.count("data:image/svg+xml;base64,") == 6  # neither network has a decoder
         assert not re.search(r"https?://", text)
 
     def test_the_numbers_agree(self, done):

@@ -26,7 +26,7 @@ FLAGS = ("--models", *NETWORKS, "--epochs", "1", "--rates", "1", "--accelerator"
 def _quick_reports():
     """Without pictures, which `test_comparison` has, and with few calls to time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.report.pages.write_png", write_empty)
+        patch.setattr("capsella.report.pages.write_figure", write_empty)
         patch.setattr("capsella.bench.stopwatch.MIN_CALLS", 10)
         yield
 

@@ -15,6 +15,8 @@ def capsnet():
     model = create_model("sabour2017_capsnet", image_size=SIZE, channels=1, classes=NAMES)
     for parameter in model.capsule_layers.parameters():
         parameter.data *= 30  # fresh weights make votes so short that routing hardly moves
+    for parameter in model.decoder.parameters():
+        parameter.data *= 4  # and drawings that hardly depend on them
     return model
 
 

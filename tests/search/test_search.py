@@ -105,7 +105,7 @@ class TestSearched:
         page = write_report(search, outcome).read_text()
         for name in ("finalists", "rungs", "importance", "protocol", "cost"):
             assert f'<h2 id="{name}">' in page
-        assert page.count("data:image/png;base64,") == 1
+        assert page.count("data:image/svg+xml;base64,") == 1
         assert all(path in page for path in SPACE.fields)
 
 

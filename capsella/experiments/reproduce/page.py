@@ -1,6 +1,5 @@
 """The page of a reproduction: one HTML file with every table, figure, learning curve and claim."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,8 @@ from capsella.experiments.reproduce.plan import Entry
 from capsella.files import read_json, write_json, write_text
 from capsella.papers.published import paper_of
 from capsella.papers.table_types import cells_with_caveats, ours_columns
-from capsella.report.pages import embedded, render_page
+from capsella.report.figures import write_figure
+from capsella.report.pages import data_uri, render_page
 from capsella.training import RunFolder
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _section(entry: Entry, seeds: int, problem: str | None) -> dict[str, Any]:
         "heads": values.get("heads", []),
         "labels": values.get("labels", 0),
         "rows": _cells(entry, values, results) if "rows" in values and "heads" in values else [],
-        "pictures": [base64.b64encode(path.read_bytes()).decode() for path in entry.pictures(values)],
+        "pictures": [data_uri(path.read_bytes(), "image/png") for path in entry.pictures(values)],
         "curves": [] if entry.is_figure else _curves(entry, results, _names(values)),
         "runs": [(slug, runs[0]["command"]) for slug, runs in results.items() if runs],
     }
@@ -198,5 +198,5 @@ def _curves(entry: Entry, results: Results, names: Mapping[str, str]) -> list[st
             for column in ("train_error", "validation_error")
         )
         figure = learning_figure(training, validation, {row: f"C{n}" for n, row in enumerate(tables)})
-        pictures.append(embedded(figure, entry.folder / "figures" / f"{entry.name}-curves{number}.png"))
+        pictures.append(write_figure(figure, entry.folder / "figures" / f"{entry.name}-curves{number}.png"))
     return pictures

@@ -161,6 +161,7 @@ def _short(value: object) -> str:
 def write_report(search: Search, outcome: Outcome) -> Path:
     """Write report.html into the folder of the search, with the winner's test if it was made; return its path."""
     sections = _sections(search, outcome)
+    lines, costs = lines_of(search, outcome), [name for name in outcome.options.objectives if name != "error"]
     texts = [front_verdict(outcome), winner_test(outcome, read_test(search, outcome.winner))]
     page = render_page(
         "capsella.experiments.search",
@@ -168,9 +169,9 @@ def write_report(search: Search, outcome: Outcome) -> Path:
         title=f"Search: {search.name}",
         verdict=verdict(outcome),
         texts=[text for text in texts if text],
-        error_name=outcome.error_name,
-        heads=[name for name in outcome.options.objectives if name != "error"],
-        lines=lines_of(search, outcome),
+        finalist_heads=["candidate", "seeds", f"{outcome.error_name} %", *costs, "changes to the recipe"],
+        finalists=[[line.name, line.seeds, line.error, *line.costs, line.changes] for line in lines],
+        front=[line.name for line in lines if line.on_front],
         space=[(path, own, search.space.to_dict()[path]) for path, own in search.space.point_of(search.recipe).items()],
         protocol=_protocol(search),
         sections=sections,

@@ -25,9 +25,9 @@ export function makeBeside(run) {
     if (!active) return;
     const stops = active.shape[0];
     const values = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
-    sure.show([{ values, kind: "first" }], 0, 1, stop, stops);
+    sure.show([{ values, kind: "first" }], 0, 1, stop, run.changes[change]);
     const { series, most, high } = seriesOf(run.its(image, `besideFeatures${change}`).row(), features);
-    moving.show(series, -high, high, stop, stops);
+    moving.show(series, -high, high, stop, run.changes[change]);
     const which = features < of ? `the ${features} of its ${of} features that move most` : `its ${of} features`;
     legend.replaceChildren(`${which}: `, ...namedMovers(most.map((k) => `feature ${kept[k] + 1}`)));
     const angle = run.its(image, `besideAngles${change}`).row()[stop];

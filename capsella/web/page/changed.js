@@ -5,11 +5,12 @@ import { makeBeside } from "./beside.js";
 import { angleBetween } from "./capsules.js";
 import { makeChart, namedMovers, seriesOf } from "./chart.js";
 import { choices, h } from "./dom.js";
+import { term } from "./glossary.js";
 import { paint } from "./pictures.js";
-import { makeSavers, settledFigure, sheet } from "./saved.js";
+import { makeSavers, sheet } from "./saved.js";
 import { namedSlider } from "./slider.js";
 import { turned } from "./turned.js";
-import { plain, signed } from "./words.js";
+import { aboutFollowing, plain, signed } from "./words.js";
 
 const LOOKING = "The network is looking at this image, turned, shifted and scaled…";
 const NAMES = { turn: "Turn", shift: "Shift", scale: "Scale" };
@@ -37,13 +38,14 @@ export function makeChanged(run, change) {
   const legend = h("p", { class: "legend" });
   const beside = run.beside ? makeBeside(run) : null;
   const told = h("p", { class: "told", role: "status" });
-  const labels = { png: "Save these pictures (PNG)", gif: "Save all amounts (GIF)" };
-  const savers = makeSavers(`${run.name}-changed`, labels, pictured, sweep, (text) => (told.textContent = text));
+  const savers = makeSavers(`${run.name}-changed`, { png: "Save these pictures (PNG)" }, pictured, null, (text) => (told.textContent = text));
+  const lead = h("p", { class: "lead", role: "status" });
   const element = h(
     "section",
     { class: "changed" },
     h("h2", {}, "Change the input, and the pose follows"),
-    h("p", {}, `Here the network did look: every changed image ${run.server ? "is" : "was"} shown to it${run.looker ? "" : " when this page was made"}. A good capsule stays as sure, and its numbers move.`),
+    h("p", {}, `Here the network did look: every changed image ${run.server ? "is" : "was"} shown to it${run.looker ? "" : " when this page was made"}. A good capsule stays as sure, and its `, term("pose"), " follows."),
+    lead,
     h("div", { class: "controls" }, kinds.element, slider.element),
     said,
     h(
@@ -74,22 +76,6 @@ export function makeChanged(run, change) {
     const figures = [{ picture: input, caption: "input, changed" }, ...(known(shown.view.image) ? found : [])];
     return sheet(figures, [run.name, said.textContent, beside?.said() ?? ""], side);
   }
-  /** From the middle to the one end, to the other, and back. */
-  function sweep() {
-    const { stop } = shown.state;
-    const { image } = shown.view;
-    const kind = shown.state.change;
-    const there = Array.from({ length: range.max + 1 }, (_, k) => k);
-    const way = [...there.slice(range.rest), ...there.slice(0, -1).reverse(), ...there.slice(1, range.rest)];
-    return {
-      called: `the input ${{ turn: "turned", shift: "shifted", scale: "scaled" }[current.name]} by all amounts`,
-      count: way.length,
-      show: (k) => change({ stop: way[k] }),
-      settled: async () => run.artist && settledFigure(drawing.parentElement, drawingCaption),
-      back: () => change({ stop }),
-      fits: () => shown.view.image === image && shown.state.change === kind,
-    };
-  }
   function show(view, state) {
     shown = { view, state };
     current = run.changes[state.change];
@@ -99,7 +85,6 @@ export function makeChanged(run, change) {
     const changed = turned(view.pixels, [run.channels, ...run.size], current.name, current.amounts[stop]);
     paint(input, changed, [run.channels, ...run.size]);
     element.classList.toggle("unknown", !known(view.image));
-    savers.moving.disabled = !known(view.image);
     if (known(view.image)) return showKnown(view, state);
     said.textContent = LOOKING;
     inSight.ask(view);
@@ -107,7 +92,6 @@ export function makeChanged(run, change) {
 
   function showKnown(view, state) {
     element.classList.remove("unknown");
-    savers.moving.disabled = false;
     const stop = state.stop ?? range.rest;
     const target = view.facts.predicted;
     const found = run.its(state.image, `changedPoses${state.change}`).row();
@@ -117,7 +101,8 @@ export function makeChanged(run, change) {
     const active = run.its(state.image, `changedActivations${state.change}`);
     const stops = current.amounts.length;
     const sure = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
-    lengths.show([{ values: sure, kind: "first" }], 0, 1, stop, stops);
+    lengths.show([{ values: sure, kind: "first" }], 0, 1, stop, current);
+    lead.textContent = aboutFollowing(current, angleBetween(poseAt(0), poseAt(stops - 1)), Math.min(...sure) - sure[range.rest]);
     showPoses(found, d, stop);
     beside?.show(state.image, target, state.change, stop);
     const angle = angleBetween(poseAt(range.rest), poseAt(stop));
@@ -130,10 +115,10 @@ export function makeChanged(run, change) {
 
   function showPoses(found, d, stop) {
     const { series, most, high } = seriesOf(found, d);
-    poses.show(series, -high, high, stop, found.length / d);
+    poses.show(series, -high, high, stop, current);
     legend.replaceChildren("the pose: ", ...namedMovers(most.map((k) => run.dials.names[k])));
   }
-  return { element, show };
+  return { element, show, lead: () => lead.textContent };
 }
 
 /** Draws what the capsule of a changed input holds. */

@@ -34,7 +34,7 @@ function makeDial(index, name, most, shape, turn, refuse) {
   const range = { min: -most, max: most, step: most / 100, rest: 0 };
   const slider = makeSlider(name, range, (value) => `${signed(value, 3)}, of −${most} to ${most}`, (value) => turn(index, value));
   const number = h("input", { class: "number", type: "text", inputmode: "decimal", tabindex: -1, autocomplete: "off", "aria-label": `${name}, typed` });
-  const ends = ["low", "high"].map((end) => h("canvas", { class: `end ${end}`, "aria-hidden": "true" }));
+  const ends = ["low", "high"].map((end, k) => h("canvas", { class: `end ${end}`, "aria-hidden": "true", onclick: () => turn(index, k ? most : -most) }));
   const element = h("div", { class: "dial", "data-dial": index }, h("span", { class: "name" }, name), number, ends[0], slider.element, ends[1]);
 
   function set(value) {
@@ -100,6 +100,7 @@ export function makeDials(run, turn) {
   for (const group of [strong, flat]) roveDials(group);
   const progress = h("p", { class: "hint progress" });
   let measured = 0;
+  let shown = null;
   let strongest = 0;
 
   /** Draw both ends of each dial, from the pose as the network found it, and put the dials in order. */
@@ -163,6 +164,8 @@ export function makeDials(run, turn) {
   }
 
   function show(view) {
+    if (view.image !== shown) said.textContent = "";
+    shown = view.image;
     dials.forEach((dial, k) => dial.set(view.offsets[k] ?? 0));
   }
   return { element: h("div", { class: "all-dials" }, said, progress, strong, folded), show, measure, strongest: () => strongest };

@@ -69,61 +69,15 @@ export function changesSaid(name, [h, w], [height, width], turnsGrey) {
 }
 
 const text = (bytes, from, length) => String.fromCharCode(...bytes.subarray(from, from + length));
-const big = (bytes, at) => ((bytes[at] << 24) | (bytes[at + 1] << 16) | (bytes[at + 2] << 8) | bytes[at + 3]) >>> 0;
 
-/** Names of a PNG's chunks before its pixels. */
-function chunksOf(bytes) {
-  const names = [];
-  for (let at = 8; at + 8 <= bytes.length && names.at(-1) !== "IDAT"; at += 12 + big(bytes, at)) names.push(text(bytes, at + 4, 4));
-  return names;
-}
-
-/** How many pictures a GIF holds. */
-function picturesOf(bytes) {
-  const table = (flags) => (flags & 0x80 ? 3 * 2 ** ((flags & 7) + 1) : 0);
-  let at = 13 + table(bytes[10]);
-  let count = 0;
-  const skip = () => {
-    while (at < bytes.length && bytes[at]) at += 1 + bytes[at];
-    at += 1;
-  };
-  while (at < bytes.length && bytes[at] !== 0x3b) {
-    if (bytes[at] === 0x2c) {
-      count += 1;
-      at += 11 + table(bytes[at + 9]);
-    } else at += 2;
-    skip();
-  }
-  return count;
-}
+const READABLE = ["\x89PNG", "\xff\xd8\xff", "BM"]; // others can be animated, or are turned by EXIF as no browser does
 
 /** Why a browser would show another picture than the file holds, as a sentence; or "". It takes all files for 8 bits. */
 export function notAsItIs(name, bytes) {
-  const moves = `${name}: must be a single picture, and it is animated`;
-  if (text(bytes, 1, 3) === "PNG") {
-    if (bytes[24] === 16) return `${name}: has 16 bits a channel, of which a browser drops half; save it with 8 bits`;
-    return chunksOf(bytes).includes("acTL") ? moves : "";
-  }
-  if (text(bytes, 0, 3) === "GIF") return picturesOf(bytes) > 1 ? moves : "";
-  if (text(bytes, 8, 8) !== "WEBPVP8X") return "";
-  if (orientationOf(bytes) > 1) return `${name}: is turned by EXIF, which browsers pass over in WebP; save it as JPEG or PNG`;
-  return bytes[20] & 2 ? moves : "";
-}
-
-/** How a WebP file with EXIF is to be turned: 1 as it is, to 8. */
-function orientationOf(bytes) {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  let at = 12;
-  while (at + 8 <= bytes.length && text(bytes, at, 4) !== "EXIF") at += 8 + view.getUint32(at + 4, true) + (bytes[at + 4] & 1);
-  const start = at + 8 + (text(bytes, at + 8, 4) === "Exif" ? 6 : 0);
-  if (start + 10 > bytes.length) return 1;
-  const little = bytes[start] === 0x49; // "II", or "MM"
-  const table = start + view.getUint32(start + 4, little);
-  const count = table + 2 <= bytes.length ? view.getUint16(table, little) : 0;
-  for (let entry = table + 2, k = 0; k < count && entry + 12 <= bytes.length; entry += 12, k++) {
-    if (view.getUint16(entry, little) === 0x112) return view.getUint16(entry + 8, little);
-  }
-  return 1;
+  if (!READABLE.some((kind) => text(bytes, 0, kind.length) === kind)) return `${name}: must be PNG, JPEG or BMP on this page; capsella explore reads more`;
+  if (text(bytes, 1, 3) !== "PNG") return "";
+  if (bytes[24] === 16) return `${name}: has 16 bits a channel, of which a browser drops half; save it with 8 bits`;
+  return text(bytes, 37, 4) === "acTL" ? `${name}: must be a single picture, and it is animated` : "";
 }
 
 /** An image file: `values` [c h w] of 0..255, and what was `said` of the changes. */
@@ -135,7 +89,7 @@ export async function readFile(file, [channels, ...size]) {
   });
   const { width, height } = bitmap;
   if (width * height > MOST_PIXELS) {
-    throw new Error(`${file.name}: must have at most ${MOST_PIXELS / 1e6} megapixels, got ${width}×${height}`);
+    throw new Error(`${file.name}: is too large, must have at most ${MOST_PIXELS / 1e6} megapixels, got ${width}×${height}`);
   }
   const pen = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d", { willReadFrequently: true });
   pen.drawImage(bitmap, 0, 0);

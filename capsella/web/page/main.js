@@ -1,13 +1,16 @@
 // The page: one view, or two beside each other.
 
 import { keptDrawing, makeArtist } from "./artist.js";
+import { arrowPath } from "./capsules.js";
 import { readContent, unpacked } from "./content.js";
 import { decode } from "./decoder.js";
-import { choices, h } from "./dom.js";
+import { choices, h, svg } from "./dom.js";
+import { term } from "./glossary.js";
 import { makeNetwork } from "./network.js";
-import { makePane } from "./pane.js";
+import { makePane, takeFile } from "./pane.js";
 import { askArrays, makeServer } from "./server.js";
 import { firstState, formatHash, missingImages, parseHash } from "./state.js";
+import { makeTour } from "./tour.js";
 
 const page = document.getElementById("page");
 
@@ -22,22 +25,35 @@ function worstDrawing(run) {
   return worst;
 }
 
-function header(runs) {
-  const names = runs.map((run) => run.name).join(" and ");
+/** One number beside an arrow. */
+function idea() {
+  const drawing = svg(
+    "svg",
+    { class: "idea", viewBox: "0 0 250 70", role: "img", "aria-label": "A neuron holds one number, 0.93. A capsule holds an arrow." },
+    svg("circle", { class: "rim", cx: 35, cy: 35, r: 30 }), svg("text", { x: 35, y: 41 }, "0.93"), svg("text", { class: "small", x: 92, y: 40 }, "a neuron"),
+    svg("circle", { class: "rim", cx: 157, cy: 35, r: 30 }), svg("path", { class: "turned", d: arrowPath(0.28, 0.6), transform: "translate(157,35)" }), svg("text", { class: "small", x: 217, y: 40 }, "a capsule"),
+  );
+  return drawing;
+}
+
+function header(runs, start, beside) {
+  const about = (run) => `${run.name}: ${run.network}, ${run.classes.length} classes, ${run.right[0]} of ${run.right[1]} test images right`;
   return h(
     "header",
     {},
-    h("h1", {}, "Inside a capsule network"),
-    h("p", { class: "idea" },
-      "What a capsule found is drawn here as an arrow: its ", h("b", {}, "length is how sure"), " it is, its ",
-      h("b", {}, "direction is how it looks"), ".",
-      runs.some((run) => run.decoder) ? " From that arrow alone, a decoder draws the picture again." : ""),
-    h("p", { class: "what" }, `${names}: ${runs.map((run) => `${run.network}, ${run.classes.length} classes`).join("; ")}.`),
+    h("div", {},
+      h("h1", {}, `Inside a network that tells ${runs[0].classes.length} classes apart`),
+      h("p", { class: "lede" },
+        "A usual neuron answers with one number. A ", term("capsule"), " answers with an arrow: its ", h("b", {}, "length is how sure"), " it is, its ", h("b", {}, "direction is how it looks"), ".",
+        runs.some((run) => run.decoder) ? " From that arrow alone, a decoder tries to draw the picture again." : "", " ", start),
+      h("p", { class: "what" }, `${runs.map(about).join("; ")}.`),
+      runs.flatMap((run) => run.warnings.map((text) => h("p", { class: "alarm" }, `${runs.length > 1 ? `${run.name}: ` : ""}${text[0].toUpperCase()}${text.slice(1)}.`)))),
+    h("div", { class: "aside" }, idea(), beside),
   );
 }
 
 function whence(runs) {
-  if (runs[0].server) return "capsella explore serves this page. It asks that server alone.";
+  if (runs[0].server) return "capsella explore serves this page, and it asks that server alone. capsella share writes it as a file to send; capsella predict classifies folders of images.";
   const inside = runs.map((run) => `${run.images.length} of the ${run.of} test images of ${run.name}`).join(" and ");
   const own = runs.some((run) => run.looker) ? " The network is inside as well: it looks at images of your own here, and they do not leave this page." : "";
   return `Inside this file: ${inside}.${own} It asks no other machine for anything.`;
@@ -83,9 +99,10 @@ async function lookAt(run, wanted) {
 function makePage(runs, { alike }) {
   const views = []; // { state, pane, holder, wishes }
   const holders = h("div", { class: "panes" });
+  const tour = makeTour(() => views[0], choose);
   const beside = h("button", { type: "button", class: "beside", onclick: () => (views.length > 1 ? remove() : add()) });
   const { element: foot, check } = footer(runs);
-  page.replaceChildren(header(runs), holders, beside, foot);
+  page.replaceChildren(header(runs, tour.start, beside), holders, foot, tour.panel);
   let saving = null;
 
   function remember() {
@@ -95,7 +112,7 @@ function makePage(runs, { alike }) {
   function build(view) {
     view.pane?.stop();
     const run = runs[view.state.run];
-    view.pane = makePane(run, (values) => choose(view, values), (wanted) => bring(view, wanted));
+    view.pane = makePane(run, (values) => choose(view, values), (wanted, note) => bring(view, wanted, note));
     const which = choices("Run", runs.map(({ name }) => name), (number) => switchTo(view, number));
     which.set(view.state.run);
     which.element.hidden = runs.length < 2;
@@ -156,19 +173,19 @@ function makePage(runs, { alike }) {
       clearTimeout(slow);
     }
   }
-  async function bring(view, wanted) {
+  async function bring(view, wanted, note = "") {
     const run = runs[view.state.run];
     const known = run.images.findIndex((facts) => "number" in wanted && facts.number === wanted.number);
     const image = known >= 0 ? known : await when(view, fetchImage(run, wanted));
     if (image === null) return;
     choose(view, { image, target: null, offsets: {} });
-    view.pane.say((run.images[image].said ?? []).join("; "));
+    view.pane.say(note || (run.images[image].said ?? []).join("; "));
   }
   async function switchTo(view, number) {
     const facts = runs[view.state.run].images[view.state.image];
     let problem = "";
     const image = await when(view, placeOf(runs[number], facts, alike).catch((error) => ((problem = error.message), null)));
-    view.state = { ...firstState(number), image: image ?? 0 };
+    view.state = firstState(number, image ?? runs[number].first);
     build(view);
     view.pane.say(problem);
     remember();
@@ -188,7 +205,7 @@ function makePage(runs, { alike }) {
   function add() {
     const [first] = views;
     const other = (first.state.run + 1) % runs.length;
-    const second = open({ ...firstState(other), image: runs.length > 1 ? 0 : (first.state.image + 1) % runs[other].images.length });
+    const second = open({ ...firstState(other), image: runs.length > 1 ? runs[other].first : (first.state.image + 1) % runs[other].images.length });
     if (runs.length > 1) follow(second, first);
     settle();
     remember();
@@ -217,8 +234,7 @@ function takeDropsBeside(first, looks, bring) {
     document.addEventListener(kind, (event) => {
       if (event.defaultPrevented || !looks(first())) return;
       event.preventDefault();
-      const [file] = event.dataTransfer.files;
-      if (kind === "drop" && file) bring(first(), { file });
+      if (kind === "drop") takeFile(event.dataTransfer.files, (wanted, note) => bring(first(), wanted, note));
     });
   }
 }
@@ -234,6 +250,11 @@ function playOnce({ views }) {
   for (const kind of ["pointerdown", "keydown"]) addEventListener(kind, cancel, { once: true, capture: true });
 }
 
+/** The entropy of the couplings of the image that a run opens on, after its routing; 1 where nothing is routed. */
+function lastEntropy(run) {
+  return run.its(run.first, `entropy${run.routed.length - 1}`)?.row().at(-1) ?? 1;
+}
+
 /** Read what the page holds, show it, and play. */
 async function openPage() {
   const facts = JSON.parse(document.getElementById("facts").textContent);
@@ -243,6 +264,7 @@ async function openPage() {
     run.server = makeServer(facts, run.number);
     run.artist = makeArtist(run);
     run.looker = run.server ?? makeNetwork(run);
+    run.sharper = runs.find((other) => lastEntropy(other) < Math.min(0.9, lastEntropy(run)))?.name;
   }
   const made = makePage(runs, facts);
   await made.read();

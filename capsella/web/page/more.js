@@ -63,7 +63,7 @@ function makeSketchpad(size, take) {
   canvas.addEventListener("pointercancel", () => (last = null));
   clear();
   const button = h("button", { type: "button", onclick: clear }, "Clear");
-  return h("div", { class: "sketchpad" }, h("p", {}, "Draw one:"), canvas, button);
+  return h("div", { class: "sketchpad" }, h("p", {}, "Draw one, and the network looks at it:"), canvas, button);
 }
 
 /** Test images by their number, and by their class. */
@@ -83,36 +83,37 @@ function makeFinders(run, bring, refuse) {
   };
   const byClass = (event) => {
     event.preventDefault();
+    const before = last;
     last = nextSuch(tests, last, which.value === "" ? null : Number(which.value), outcome.value);
     if (last < 0) refuse(`None of the ${tests.numbers.length} test images that were looked at is such a one.`);
-    else bring({ number: tests.numbers[last] });
+    else bring({ number: tests.numbers[last] }, last === before ? "It is the only such image." : "");
   };
   return [
     h("form", { onsubmit: byNumber }, label(`Test image, 0 to ${run.of - 1}`, number), h("button", {}, "Show it")),
-    h("form", { onsubmit: byClass }, label("True class", which), label("Taken", outcome), h("button", {}, "Next such image")),
+    h("form", { onsubmit: byClass }, label("True class", which), label("Answer", outcome), h("button", {}, "Next such image")),
   ];
 }
 
-/** The folded part of a pane. `bring(wanted)`: `wanted` is { number }, { file } or { sketch }. */
+/** Where other images come from: a folded `element`, and a `pad` to draw on, if the network takes grey images.
+ * `bring(wanted, note)`: `wanted` is { number }, { file } or { sketch }. */
 export function makeMore(run, bring, refuse) {
   const file = h("input", { type: "file", accept: "image/png,image/jpeg,image/bmp,image/tiff,image/gif,image/webp" });
   file.addEventListener("change", () => {
     if (file.files.length) bring({ file: file.files[0] });
     file.value = ""; // so that the same file can be chosen again
   });
-  const draws = run.channels === 1;
-  const sources = run.server ? "Another image: from the test set" : "An image of your own";
+  const sources = run.server ? "Another image: from the test set, or from a file" : "An image of your own, from a file";
   const whither = run.server ? "which this server forgets at once" : "which does not leave this page";
-  return h(
+  const element = h(
     "details",
     { class: "more" },
-    h("summary", {}, `${sources}${run.server ? "," : ":"}${draws ? " drawn," : ""} from a file`),
+    h("summary", {}, sources),
     h(
       "div",
       { class: "sources" },
       run.server && makeFinders(run, bring, refuse),
-      draws ? makeSketchpad(run.size, (sketch) => bring({ sketch })) : null,
       h("div", {}, label(`A file, ${whither} (or drop one on the page)`, file)),
     ),
   );
+  return { element, pad: run.channels === 1 ? makeSketchpad(run.size, (sketch) => bring({ sketch })) : null };
 }

@@ -1,5 +1,6 @@
 // The network itself, where the page holds it: it looks at images of the reader's own. They do not leave the page.
 
+import { probabilityOf, unlike } from "./certainty.js";
 import { gridOf } from "./content.js";
 import { readFile } from "./fit.js";
 import { makeThread } from "./thread.js";
@@ -24,12 +25,19 @@ export function makeNetwork(run, start) {
       activations: gridOf(activations, [1, activations.length]),
       poses: gridOf(poses, [1, activations.length, d]),
     };
+    let drawing = null;
     if (run.artist) {
-      const [drawing] = await run.artist.later(predicted, [poses.slice(predicted * d, (predicted + 1) * d)], true);
+      [drawing] = await run.artist.later(predicted, [poses.slice(predicted * d, (predicted + 1) * d)], true);
       const levels = Uint8Array.from(drawing, (value) => Math.round(255 * value));
       grids.drawn = gridOf(levels, [1, run.channels, ...run.decoder.size]);
     }
-    return { facts: { number: null, truth: [], taken: [predicted], predicted, title, said }, grids };
+    const facts = { number: null, truth: [], taken: [predicted], predicted, title, said };
+    if (run.certainty) {
+      facts.probability = probabilityOf(activations, predicted, run.certainty);
+      const pose = poses.slice(predicted * d, (predicted + 1) * d);
+      if (run.certainty.threshold !== null) facts.unlike = unlike(run, { pixels: inUnits(values), pose, drawing, predicted });
+    }
+    return { facts, grids };
   }
   /** What the network makes of an image turned, shifted and scaled. */
   async function changes(values, predicted) {

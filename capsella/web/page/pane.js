@@ -2,15 +2,17 @@
 
 import { makeEasel } from "./artist.js";
 import { heading, makeArrow, makeBars, norm } from "./capsules.js";
+import { isInverted } from "./certainty.js";
 import { makeChanged } from "./changed.js";
 import { makeDials } from "./dials.js";
 import { h, roveByArrows } from "./dom.js";
+import { term } from "./glossary.js";
 import { makeMore } from "./more.js";
 import { paint, paintBoth, paintDifference } from "./pictures.js";
 import { makeRouting } from "./routing.js";
 import { settledFigure, sheet } from "./saved.js";
 import { makeTools, sayTurned } from "./tools.js";
-import { aboutImage, aboutLength, isWrong, nameOf, namesOf, silence } from "./words.js";
+import { aboutCertainty, aboutImage, aboutLength, isWrong, nameOf, namesOf, silence } from "./words.js";
 
 /** All that follows from a state. */
 function viewOf(run, state) {
@@ -87,7 +89,7 @@ const arrowTo = () => h("span", { class: "to", "aria-hidden": "true" }, "→");
 /** The drawing beside the input, and the difference; of a pair both drawings in one. */
 function makeDrawing(run) {
   const drawing = framed("drawing", "drawing");
-  const difference = framed("difference", "difference");
+  const difference = framed("difference", "difference: orange is drawn and not there, blue is there and not drawn");
   const shape = [run.channels, ...(run.decoder?.size ?? run.size)];
   const pictures = { first: null, second: null };
   let view = null;
@@ -95,7 +97,7 @@ function makeDrawing(run) {
   const say = (text) => (drawing.caption.textContent = text);
   const busy = (how) => {
     for (const { element } of [drawing, difference]) {
-      for (const one of ["late", "guessed", "failed"]) element.classList.toggle(one, how === one);
+      for (const one of ["late", "failed"]) element.classList.toggle(one, how === one);
     }
   };
 
@@ -118,7 +120,7 @@ function makeDrawing(run) {
         pictures[which] = picture;
         if (!paintAll()) return;
         busy(how);
-        if (how) say(how === "guessed" ? "drawing, estimated; the exact one comes" : "drawing…");
+        if (how) say("drawing…");
       },
       wait() {
         busy("late");
@@ -137,7 +139,7 @@ function makeDrawing(run) {
     view = next;
     isSilent = silent;
     const { image, target, pose, other, otherPose } = view;
-    drawFirst({ image, target, pose: view.turnedPose, found: pose, mayGuess: view.turnedDials > 0 });
+    drawFirst({ image, target, pose: view.turnedPose, found: pose });
     if (other !== null) drawSecond({ image, target: other, pose: otherPose, found: otherPose });
   }
   const settled = () => settledFigure(drawing.element, drawing.caption);
@@ -153,6 +155,8 @@ export function makePane(run, change, bring) {
   const news = h("p", { class: "news", role: "status" });
   const say = (text) => (news.textContent = text);
   const more = run.looker && makeMore(run, bring, say);
+  const certainty = h("p", { class: "certainty", role: "status" });
+  const invert = h("button", { type: "button", hidden: true, onclick: () => bringInverted(run, view.image, bring) }, "Its light and dark are those of a negative. Invert it");
   const about = h("p", { class: "about", role: "status" });
   const input = framed("input", "input");
   const drawn = makeDrawing(run);
@@ -172,7 +176,8 @@ export function makePane(run, change, bring) {
     dials ? [dialsHead(), dials.element] : h("p", { class: "note" }, run.whyNoDials),
     tools.element,
   );
-  const element = h("article", { class: "pane" }, strip.element, more, news, about, workbench, changed.element, routing.element);
+  const head = h("div", { class: "head" }, h("div", {}, strip.element, about, certainty, invert, news, more?.element), more?.pad);
+  const element = h("article", { class: "pane" }, head, workbench, changed.element, routing.element);
   if (run.looker) takeDrops(element, bring);
   let measured = "";
   let view = null;
@@ -189,6 +194,9 @@ export function makePane(run, change, bring) {
     strip.set(state.image);
     const said = aboutImage(run, view.facts, view.activations);
     if (about.textContent !== said) about.textContent = said;
+    certainty.textContent = aboutCertainty(view.facts);
+    certainty.classList.toggle("strange", Boolean(view.facts.unlike));
+    invert.hidden = !isInverted(run, view.image);
     bars.show(run, view);
     arrow.show(run, view);
     lengths.textContent = dials ? aboutLength(run, view) : "";
@@ -210,7 +218,8 @@ export function makePane(run, change, bring) {
     changed.show(view, state);
     routing.show(view, state);
   }
-  return { element, show, showAll, say, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop, interrupt: tools.interrupt };
+  const told = () => ({ name: run.classes[view.target], length: view.activation, lead: changed.lead(), routing: routing.lead() });
+  return { element, run, show, showAll, say, said: told, play: tools.play, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop, interrupt: tools.interrupt };
 }
 
 /** A file that is dropped on the view is looked at. */
@@ -223,16 +232,27 @@ function takeDrops(element, bring) {
   element.addEventListener("dragleave", over(false));
   element.addEventListener("drop", (event) => {
     over(false)(event);
-    const [file] = event.dataTransfer.files;
-    if (file) bring({ file });
+    takeFile(event.dataTransfer.files, bring);
   });
+}
+
+/** The first of the files that were dropped is looked at. */
+export function takeFile([file, ...others], bring) {
+  if (file) bring({ file }, others.length ? `One at a time: this is ${file.name}, the first of ${others.length + 1}.` : "");
+}
+
+/** The negative of an image of the reader's own is looked at. */
+function bringInverted(run, image, bring) {
+  const canvas = document.createElement("canvas");
+  paint(canvas, Float32Array.from(run.its(image, "images").row(), (value) => 1 - value / 255), [run.channels, ...run.size]);
+  canvas.toBlob((blob) => bring({ file: new File([blob], `${run.images[image].title}, inverted`) }), "image/png");
 }
 
 function dialsHead() {
   return h(
     "p",
     { class: "hint" },
-    "One dial for each number of the capsule, the one that changes the drawing most first; at its sides what its ends draw. ",
+    "One ", term("dial"), " for each number of the capsule’s ", term("pose"), ", the one that changes the drawing most first; at its sides what its ends draw. ",
     h("span", { class: "keys" }, "Keys: ↑ ↓ next dial, ← → turn, Enter to type, Delete back to the start."),
   );
 }

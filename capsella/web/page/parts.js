@@ -113,6 +113,7 @@ export function makeParts(run, canvas, dots) {
   const frame = makeFrame(canvas);
   const said = h("p", { class: "hint part", role: "status" });
   const list = h("ol", { class: "shares goals" });
+  const sum = h("p", { class: "hint equation" });
   const place = h("div", { class: "named" });
   let here = null;
   let parts = null;
@@ -130,11 +131,17 @@ export function makeParts(run, canvas, dots) {
     [...dots.children].forEach((dot, k) => dot.classList.toggle("on", marked && parts.has(part, k)));
     list.replaceChildren(...(part ? parts.goals(part).map(([parent, share]) => shareItem(nameOf(parent), share)) : []));
     said.textContent = part ? sentence(part) : HINT;
+    sum.textContent = part && here.number === run.routed.length - 1 ? equation(part) : "";
   }
   function sentence(part) {
     const { types } = run.routed[here.number];
     const who = part.dot !== undefined ? "The part of" : types === 1 ? "The part at" : `All ${types} parts at`;
     return `${who} ${calledPart(part)}: ${field().pixels.join("×")} pixels, in the frame. What goes where, in iteration ${here.iteration + 1}:`;
+  }
+  function equation(part) {
+    const [[parent, share]] = parts.goals(part);
+    const equal = 1 / run.classes.length;
+    return `The arrow of a class is made from Σ c · vote over all parts. For ${run.classes[parent]}, c = ${share.toFixed(3)} here; if all classes got the same, c would be ${equal.toFixed(3)}.`;
   }
   function point(part) {
     pointed = part;
@@ -163,5 +170,5 @@ export function makeParts(run, canvas, dots) {
     built = key;
     draw();
   }
-  return { over: frame.element, slider: place, told: h("div", {}, said, list), list, said: () => said.textContent, show, field };
+  return { over: frame.element, slider: place, told: h("div", {}, said, list, sum), list, said: () => said.textContent, show, field };
 }

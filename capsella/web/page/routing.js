@@ -1,8 +1,9 @@
 // Routing, iteration by iteration: what went to a capsule over the image, the votes for it, and how much was decided.
 
 import { choices, h, svg } from "./dom.js";
+import { term } from "./glossary.js";
 import { barsOf, makeParts, shareItem } from "./parts.js";
-import { paintOver, spread } from "./pictures.js";
+import { paint, paintOver, spread } from "./pictures.js";
 import { makeSavers, sheet } from "./saved.js";
 import { namedSlider } from "./slider.js";
 import { aboutEntropy, aboutImage } from "./words.js";
@@ -40,9 +41,10 @@ function makeVotes(classes) {
 
 /** The section; `change(values)` sets parts of the state. */
 export function makeRouting(run, change) {
-  if (run.routed.length === 0) return { element: h("p", { class: "note" }, NOTHING_ROUTED), show() {} };
+  if (run.routed.length === 0) return { element: h("section", { class: "routing note" }, NOTHING_ROUTED), show() {}, lead: () => NOTHING_ROUTED };
   const last = run.routed.length - 1;
   const lead = h("p", { class: "lead" });
+  const elsewhere = h("p", {}, run.sharper && `To see routing that decides, put the other run beside this one: ${run.sharper}.`);
   const over = h("canvas", { role: "img", "aria-label": "What went to the capsule, over the input" });
   const overCaption = h("figcaption", {});
   const votes = makeVotes(run.classes.length);
@@ -51,8 +53,7 @@ export function makeRouting(run, change) {
   const entropies = h("ol", { class: "shares" });
   const parts = makeParts(run, over, votes.dots);
   const told = h("p", { class: "told", role: "status" });
-  const labels = { png: "Save this step (PNG)", gif: "Save all iterations (GIF)" };
-  const savers = makeSavers(`${run.name}-routing`, labels, pictured, sweep, (text) => (told.textContent = text));
+  const savers = makeSavers(`${run.name}-routing`, { png: "Save this step (PNG)" }, pictured, null, (text) => (told.textContent = text));
   const layers = choices("Layer", run.routed.map((layer) => layer.title), (k) => change({ layer: k, iteration: null }));
   layers.element.hidden = last === 0;
   const place = h("div", { class: "iterations named" });
@@ -63,14 +64,16 @@ export function makeRouting(run, change) {
     "section",
     { class: "routing" },
     h("h2", {}, "Routing, step by step"),
+    h("p", {}, "Each small ", term("part"), " has a ", term("vote"), " for each class, and routing gives more weight to votes that agree: in each ", term("iteration"), ", a part sends more of itself (its ", term("coupling"), ") to the classes whose average lies near its vote."),
     lead,
+    elsewhere,
     h("div", { class: "controls" }, layers.element, place, parts.slider),
     h(
       "div",
       { class: "routing-row" },
       h("figure", {}, parts.over, overCaption),
       votesFigure,
-      h("div", { class: "decided" }, h("h3", {}, "How much was decided"), entropies, h("h3", {}, "Where a part goes"), parts.told),
+      h("div", { class: "decided" }, h("h3", {}, "How much was decided: 100 % less the ", term("entropy")), entropies, h("h3", {}, "Where a part goes"), parts.told),
     ),
     h("div", { class: "tools" }, ...savers.elements, told),
   );
@@ -95,24 +98,11 @@ export function makeRouting(run, change) {
     const said = [`${run.name}: ${aboutImage(run, shown.view.facts, shown.view.activations)}`, lead.textContent];
     return sheet(figures, unkept ? [...said, overCaption.textContent] : said, side);
   }
-  function sweep() {
-    const { view, state } = shown;
-    const fits = () => shown.view.image === view.image && shown.view.target === view.target && shown.state.layer === state.layer;
-    return {
-      called: "all iterations",
-      count: steps,
-      show: (iteration) => change({ iteration }),
-      settled: async () => {},
-      back: () => change({ iteration: state.iteration }),
-      fits,
-    };
-  }
   function show(view, state) {
     shown = { view, state };
     const number = state.layer ?? last;
     const layer = run.routed[number];
     if (layer.iterations !== steps) makeSteps(layer.iterations);
-    savers.moving.hidden = steps < 2;
     const iteration = Math.min(state.iteration ?? layer.iterations - 1, layer.iterations - 1);
     slider?.set(iteration);
     layers.set(number);
@@ -147,7 +137,10 @@ export function makeRouting(run, change) {
     const parent = run.its(state.image, `parents${number}`).row()[kept];
     const whose = number === last ? run.classes[view.target] : `type ${parent + 1}, which gave most to what follows`;
     const [down, across] = fields.side.map((side) => Math.round(side));
-    overCaption.textContent = `Orange: what went to ${whose}, iteration ${iteration + 1}. A part sees ${down}×${across} pixels.`;
+    const everywhere = fields.side.every((side, axis) => side >= 0.9 * run.size[axis]);
+    over.classList.toggle("everywhere", everywhere);
+    if (everywhere) paint(over, view.pixels, [run.channels, ...run.size]);
+    overCaption.textContent = everywhere ? "Every part sees nearly the whole image." : `Orange: what went to ${whose}, iteration ${iteration + 1}. A part sees ${down}×${across} pixels.`;
   }
 
   function showVotes(view, state, kept, iteration) {
@@ -168,5 +161,5 @@ export function makeRouting(run, change) {
       }),
     );
   }
-  return { element, show };
+  return { element, show, lead: () => lead.textContent };
 }

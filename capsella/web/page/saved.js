@@ -123,7 +123,7 @@ export async function sheet(figures, lines, side) {
 /** When a figure shows the drawing that was asked for last; an error where there will be none. */
 export async function settledFigure(figure, caption) {
   const is = (how) => figure.classList.contains(how);
-  while (is("late") || is("guessed")) await new Promise((done) => setTimeout(done, 20));
+  while (is("late")) await new Promise((done) => setTimeout(done, 20));
   if (is("failed")) throw new Error(caption.textContent);
 }
 
@@ -168,7 +168,11 @@ export function makeSavers(name, labels, drawn, sweep, tell) {
       moving.disabled = false;
     }
   }
-  const still = h("button", { type: "button", onclick: async () => (await drawn(SIDES.png)).toBlob((blob) => save(blob, `${name}.png`)) }, labels.png);
+  const keep = (blob) => {
+    save(blob, `${name}.png`);
+    tell(`Saved: ${name}.png.`);
+  };
+  const still = h("button", { type: "button", onclick: async () => (await drawn(SIDES.png)).toBlob(keep) }, labels.png);
   const moving = sweep ? h("button", { type: "button", onclick: record }, labels.gif) : null;
   return { elements: [still, moving], moving };
 }

@@ -1,8 +1,8 @@
 // What a view shows, and the same as the part of the address after #, so that a view can be sent.
 
-/** The first image, its strongest class, dials at zero. */
-export function firstState(run = 0) {
-  return { run, image: 0, target: null, offsets: {}, change: 0, stop: null, layer: null, iteration: null };
+/** An image, its strongest class, dials at zero. */
+export function firstState(run = 0, image = 0) {
+  return { run, image, target: null, offsets: {}, change: 0, stop: null, layer: null, iteration: null };
 }
 
 function whole(text, below) {
@@ -26,7 +26,7 @@ export function parseView(text, runs) {
   const said = new URLSearchParams(text);
   const number = whole(said.get("run"), runs.length) ?? 0;
   const run = runs[number];
-  const state = firstState(number);
+  const state = firstState(number, run.first ?? 0);
   const image = run.images.findIndex((facts) => String(facts.number) === said.get("image"));
   if (image >= 0) state.image = image;
   state.target = whole(said.get("class"), run.classes.length);

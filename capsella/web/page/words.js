@@ -14,8 +14,8 @@ export function plain(value, digits = 2) {
 
 /** A number that was typed, `{ value }`, or why it is refused, `{ refusal }`. A comma may stand for the point. */
 export function typed(text, name, most) {
-  const value = Number(text.trim().replace(",", ".").replace("−", "-"));
-  if (text.trim() === "" || !Number.isFinite(value)) {
+  const value = Number(text.trim().replace(",", ".").replace("−", "-")); // an empty field is 0
+  if (!Number.isFinite(value)) {
     return { refusal: `${name} takes a number; “${text.trim()}” is none, and nothing was changed.` };
   }
   if (Math.abs(value) > most) {
@@ -50,7 +50,22 @@ export function aboutImage(run, facts, activations) {
   const verdict = truth.length && !isWrong(facts) ? "The network agrees" : `The network takes it for ${namesOf(run, taken)}`;
   const sure = taken.map((k) => plain(activations[k])).join(" and ");
   const whose = taken.length > 1 ? `its capsules of ${namesOf(run, taken)} have` : `its capsule of ${run.classes[predicted]} has`;
-  return `${is}${verdict}: ${whose} ${sure} of at most 1.`;
+  return `${is}${verdict}: ${whose} ${sure} of 1.`;
+}
+
+/** What is known beside the activations: the calibrated probability, and whether the image is like those of training. */
+export function aboutCertainty({ probability, unlike }) {
+  const sure = probability === undefined ? "" : `Calibrated probability ${plain(probability)}. `;
+  const distribution = unlike === undefined ? "" : unlike ? `Out of distribution: ${unlike}. Do not trust the answer.` : "In distribution: like the training images.";
+  return `${sure}${distribution}`.trim();
+}
+
+/** What is to be seen of a pose as the input goes from end to end: `angle` in degrees; `loss` of the capsule's length. */
+export function aboutFollowing({ name, unit, amounts }, angle, loss) {
+  const way = `${{ turn: "turn", shift: "shift", scale: "change of size" }[name]} of ${plain(amounts[amounts.length - 1] - amounts[0], 0)}${unit}`;
+  const sure = loss > -0.1 ? "and the capsule stays as sure" : `but the capsule becomes less sure, by up to ${plain(-loss)}`;
+  if (angle < 10) return `Here the pose hardly follows: its direction changes by ${plain(angle, 0)}° over a ${way}. Such a network has learnt to ignore the change, often because it was trained on changed images.`;
+  return `Here the pose follows: its direction changes by ${plain(angle, 0)}° over a ${way}, ${sure}.`;
 }
 
 /** Why a drawing is not to be believed, or "". */
@@ -68,14 +83,14 @@ export function aboutLength(run, view) {
   }
   if (view.turnedDials === 0) return `Turn a dial: arrow and drawing follow. ${again}`;
   const sure = Math.min(view.turnedLength, 1);
-  return `Length ${plain(view.length)} → ${plain(sure)}: the decoder’s side, from the dials alone. ${again}`;
+  return `Length ${plain(view.length)} → ${plain(sure)}, from the dials alone. ${again}`;
 }
 
 /** How much the last layer's routing decided, and whether that is next to nothing. */
 export function aboutEntropy(entropy) {
   const last = entropy[entropy.length - 1];
   if (Number.isNaN(last)) return { nothing: true, text: "There is one parent here, so routing had nothing to decide." };
-  const of = `Entropy of the couplings: ${last.toFixed(4)} of at most 1.`;
+  const of = `Entropy of the couplings: ${last.toFixed(4)} of 1.`;
   if (last > 0.99) {
     return { nothing: true, text: `Routing decided almost nothing here: each part shared itself out nearly evenly. ${of}` };
   }

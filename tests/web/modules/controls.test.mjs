@@ -8,7 +8,7 @@ import { nextSuch, testNumber } from "../../../capsella/web/page/more.js";
 import { dotRadius } from "../../../capsella/web/page/routing.js";
 import { isTurn, keyed, snapped } from "../../../capsella/web/page/slider.js";
 import { firstState, formatHash, missingImages, parseHash, parseView } from "../../../capsella/web/page/state.js";
-import { aboutEntropy, aboutImage, aboutLength, signed, silence, typed } from "../../../capsella/web/page/words.js";
+import { aboutCertainty, aboutEntropy, aboutFollowing, aboutImage, aboutLength, signed, silence, typed } from "../../../capsella/web/page/words.js";
 
 const run = {
   name: "digits", classes: ["zero", "one"], sure: 0.5, silent: 0.1, lengthIsActivation: true,
@@ -41,7 +41,8 @@ test("numbers out of range are refused with a sentence", () => {
   assert.deepEqual(typed("0,1", "number 1", 0.25), { value: 0.1 });
   assert.deepEqual(typed("−0.25", "number 1", 0.25), { value: -0.25 });
   assert.match(typed("3", "number 1", 0.25).refusal, /number 1 goes from −0.25 to 0.25; 3.00 is outside, and nothing was changed/);
-  for (const text of ["", "abc", "Infinity", "1e999"]) assert.match(typed(text, "number 1", 0.25).refusal, /takes a number/);
+  assert.deepEqual(typed("", "number 1", 0.25), { value: 0 });
+  for (const text of ["abc", "Infinity", "1e999"]) assert.match(typed(text, "number 1", 0.25).refusal, /takes a number/);
 });
 
 test("dials are ranked by what they change, and those that change nothing are apart", () => {
@@ -83,17 +84,26 @@ test("many classes: the most active have bars, and the chosen one", () => {
 });
 
 test("sentences", () => {
-  assert.equal(aboutImage(run, run.images[1], [0.9, 0.2]), "Test image 9 is one. The network takes it for zero: its capsule of zero has 0.90 of at most 1.");
+  assert.equal(aboutImage(run, run.images[1], [0.9, 0.2]), "Test image 9 is one. The network takes it for zero: its capsule of zero has 0.90 of 1.");
   assert.match(aboutImage(run, run.images[0], [0.3, 0.2]), /No capsule is sure: that of zero, the most active, has 0.30/);
   const own = { number: null, title: "cell.png", truth: [], taken: [1], predicted: 1 };
-  assert.equal(aboutImage(run, own, [0.2, 0.9]), "cell.png. The network takes it for one: its capsule of one has 0.90 of at most 1.");
+  assert.equal(aboutImage(run, own, [0.2, 0.9]), "cell.png. The network takes it for one: its capsule of one has 0.90 of 1.");
   const pair = { number: 4, truth: [0, 1], taken: [1, 0], predicted: 1 };
-  assert.equal(aboutImage(run, pair, [0.8, 0.9]), "Test image 4 shows zero and one. The network agrees: its capsules of one and zero have 0.90 and 0.80 of at most 1.");
+  assert.equal(aboutImage(run, pair, [0.8, 0.9]), "Test image 4 shows zero and one. The network agrees: its capsules of one and zero have 0.90 and 0.80 of 1.");
   assert.equal(silence(run, 1, [0.9, 0.2]), "");
   assert.match(silence(run, 1, [0.9, 0.02]), /The capsule of one is silent/);
-  assert.match(aboutLength(run, { turnedDials: 1, length: 0.5, turnedLength: 1.2 }), /0.50 → 1.00: the decoder’s side.*does not look at this drawing again/);
+  assert.match(aboutLength(run, { turnedDials: 1, length: 0.5, turnedLength: 1.2 }), /0.50 → 1.00, from the dials alone.*does not look at this drawing again/);
   assert.match(aboutLength({ ...run, lengthIsActivation: false }, { activation: 0.7 }), /the dials leave it at 0.70/);
   assert.equal(signed(-0.0001), "0");
+});
+
+test("what is known of an image beside its activations, and whether a pose follows", () => {
+  assert.equal(aboutCertainty({}), "");
+  assert.match(aboutCertainty({ probability: 0.516, unlike: "details unlike any 7" }), /^Calibrated probability 0.52. Out of distribution: details unlike any 7/);
+  assert.match(aboutCertainty({ unlike: "" }), /^In distribution/);
+  const turn = { name: "turn", unit: "°", amounts: [-40, 0, 40] };
+  assert.match(aboutFollowing(turn, 2, 0), /hardly follows.* 2° over a turn of 80°/);
+  assert.match(aboutFollowing(turn, 25, -0.3), /follows.* 25° .* less sure, by up to 0.30/);
 });
 
 test("test images are found by class and by right or wrong, round and round", () => {

@@ -48,20 +48,13 @@ const FILES = {
   "deep.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADEAAAAADMEV0eAAAAF0lEQVR4nGPg4OPcwsReyfSd6fe0v+wAGwkE5hsKSwwAAAAASUVORK5CYII=",
   "moves.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAAAAACcgYFdAAAACGFjVEwAAAACAAAAAPONk3AAAAAaZmNUTAAAAAAAAAACAAAAAwAAAAAAAAAAAAAAAQAAYJrBuQAAABFJREFUeJxjvHGKZdUhBj8uABNwA2yDztaBAAAAGmZjVEwAAAABAAAAAgAAAAMAAAAAAAAAAAAAAAEAAPvpK20AAAAVZmRBVAAAAAJ4nGMQZmGSPM2w9AUABqQCizRS/YgAAAAASUVORK5CYII=",
   "plain.gif": "R0lGODdhAgADAIIAAAoKCkRERE5OToKCgqKiotjY2AAAAAAAACwAAAAAAgADAAAICQALEBgQQACAgAA7",
-  "moves.gif": "R0lGODdhAgADAIIAAAoKCkRERE5OToKCgqKiotjY2AAAAAAAACwAAAAAAgADAAAICQALEBgQQACAgAAh+QQBAAAGACwAAAAAAgADAIIEBAQTExMsLCylpaXPz8/o6OgAAAAAAAAICQADABBAYECBgAA7",
-  "plain.webp": "UklGRjIAAABXRUJQVlA4ICYAAACwAQCdASoCAAMAAUAmJaQAAudg2cwAAP72/sf590Y9r9cGgAAAAA==",
-  "moves.webp": "UklGRvQAAABXRUJQVlA4WAoAAAACAAAAAQAAAgAAQU5JTQYAAAAAAAAAAABBTk1GPAAAAAAAAAAAAAEAAAIAAAAAAAJWUDggJAAAAJABAJ0BKgIAAwABQCYlpAADXxDkIAD+9f5/9+cova/ZZ2AAAEFOTUaEAAAAAAAAAAAAAQAAAgAAAAAAAFZQOCBsAAAAVAEAnQEqAgADAAAAJiWkAAWMAAD++QEcE//UI/+zn/xL16v/9ml//9XP/Wn/i87+cyj/hfv72Bc+m43n/+vx/L3i/p2N//X4/l7xf07G//r8fy94v6ef/wt/k7WL/8Lf5O2U/8Lf5O1MAAAA",
-  "turned.webp": "UklGRlIAAABXRUJQVlA4WAoAAAAIAAAAAQAAAgAAVlA4TBEAAAAvAYAAAAdQ5CrUo/+BiOh/AABFWElGGgAAAE1NACoAAAAIAAEBEgADAAAAAQAGAAAAAAAA",
   "plain.jpg": "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwg",
 };
 
 test("files that a browser would show otherwise are refused", () => {
   const problem = (name) => notAsItIs(name, Uint8Array.from(Buffer.from(FILES[name], "base64")));
-  for (const name of ["plain.png", "plain.gif", "plain.webp", "plain.jpg"]) assert.equal(problem(name), "");
-  assert.equal(problem("turned.webp"), "turned.webp: is turned by EXIF, which browsers pass over in WebP; save it as JPEG or PNG");
+  for (const name of ["plain.png", "plain.jpg"]) assert.equal(problem(name), "");
   assert.equal(problem("deep.png"), "deep.png: has 16 bits a channel, of which a browser drops half; save it with 8 bits");
-  for (const name of ["moves.png", "moves.gif", "moves.webp"]) {
-    assert.equal(problem(name), `${name}: must be a single picture, and it is animated`);
-  }
-  assert.equal(notAsItIs("cut.gif", Uint8Array.from(Buffer.from(FILES["moves.gif"], "base64").subarray(0, 30))), "");
+  assert.equal(problem("moves.png"), "moves.png: must be a single picture, and it is animated");
+  assert.match(problem("plain.gif"), /^plain.gif: must be PNG, JPEG or BMP/);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { deflateSync } from "node:zlib";
 import { test } from "node:test";
-import { makeArtist, makeEasel, moved } from "../../../capsella/web/page/artist.js";
+import { makeArtist, makeEasel } from "../../../capsella/web/page/artist.js";
 import { readContent, unpacked } from "../../../capsella/web/page/content.js";
 import { makeDraughtsman } from "../../../capsella/web/page/draughtsman.js";
 import { askArrays, makeServer } from "../../../capsella/web/page/server.js";
@@ -115,25 +115,6 @@ test("what a reader waits for is drawn before the ends of dials, and failures ar
   const failing = drawings(0, [[4, 0]], true);
   thread.onmessage({ data: { failure: "this browser cannot draw it: no memory" } });
   await assert.rejects(failing, { message: "this browser cannot draw it: no memory" });
-});
-
-test("dials are estimated from their ends and from what was drawn last", async () => {
-  const logit = (value) => 1 / (1 + Math.exp(-value));
-  const run = { ...(await made()), dials: { most: 1 }, images: [{ predicted: 1 }] };
-  const bent = (pose) => Float32Array.of(logit(pose[0] + 2 * pose[1] + (pose[0] > 0.4 ? 0.5 : 0)));
-  run.server = { drawings: async (target, poses) => poses.map(bent) };
-  const artist = makeArtist(run);
-  const found = Float32Array.of(0, 0);
-  const wish = (a, b, mayGuess = true) => ({ image: 0, target: 0, pose: Float32Array.of(a, b), found, mayGuess });
-  assert.equal(artist.guess(wish(0.5, 0.5)), null); // no end is known
-  await artist.later(0, [found]);
-  for (const dial of [0, 1]) await artist.later(0, [moved(found, dial, -1), moved(found, dial, 1)]);
-  const near = (got, wanted) => assert.ok(Math.abs(got[0] - wanted) < 0.01, `${got[0]} is not ${wanted}`);
-  near(artist.guess(wish(-0.5, 0.25)), logit(0)); // as it is: the dials add up
-  near(artist.guess(wish(0.3, 0)), logit(0.45)); // which is 0.3: the end is bent
-  await artist.later(0, [Float32Array.of(0.2, 0)], { found });
-  near(artist.guess(wish(0.3, 0)), logit(0.35)); // nearer, from what was drawn beside it
-  assert.equal(artist.guess(wish(0.3, 0, false)), null);
 });
 
 test("what the page holds comes as bytes, or as the sentence that says why not", async (t) => {

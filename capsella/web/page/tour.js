@@ -1,0 +1,70 @@
+// Five steps on the image that is shown: what a capsule is, its length, its dials, a changed input, routing.
+
+import { h } from "./dom.js";
+import { plain } from "./words.js";
+
+/** Each step: where to look, what to do there, and what to say about it. `pane`: of the first view. */
+const STEPS = [
+  {
+    css: ".row",
+    say: ({ run, name }) =>
+      `A usual neuron answers with one number. A capsule answers with several, drawn here as an arrow. This network has ${run.classes.length} class capsules, one for each row of bars. The chosen one is the capsule of ${name}.`,
+  },
+  {
+    css: ".arrow",
+    say: ({ name, length }) =>
+      `Its length is how sure it is that ${name} is there: ${plain(length)} here. The outer circle is 1, the dashed one ½. The capsules of classes that are not there are short.`,
+  },
+  {
+    css: ".all-dials, .note",
+    act: (pane) => pane.play(),
+    say: ({ run, name }) =>
+      run.artist
+        ? `Its direction is how this ${name} looks. A dial changes one of its numbers, and a decoder draws what the capsule then holds. Watch the drawing while the first dial goes from end to end: that is what this number stands for.`
+        : "Its direction is how it looks. This run has no decoder, so nothing can draw it.",
+  },
+  {
+    css: ".changed",
+    act: (pane, change) => change({ change: 0, stop: pane.run.changes[0].amounts.length - 1 }),
+    say: ({ lead }) => `Now the input itself is turned, and the network looks again. A good capsule stays as sure, and its direction follows. ${lead}`,
+  },
+  {
+    css: ".routing",
+    say: ({ routing }) => `How the parts of the image chose their class: each votes, and routing gives more weight to votes that agree. ${routing}`,
+  },
+];
+
+/** A button that begins the tour; `first()` is the view it is about, `choose(view, values)` changes that. */
+export function makeTour(first, choose) {
+  const text = h("p", { role: "status" });
+  const button = (label, act) => h("button", { type: "button", onclick: act }, label);
+  const back = button("Back", () => go(at - 1));
+  const next = button("Next", () => (at === STEPS.length - 1 ? end() : go(at + 1)));
+  const panel = h("aside", { class: "tour", "aria-label": "Tour", hidden: true }, text, h("div", {}, back, next, button("End the tour", () => end())));
+  const start = button("Take the tour: 5 steps", () => go(0));
+  let at = 0;
+
+  const marked = () => document.querySelectorAll(".toured").forEach((element) => element.classList.remove("toured"));
+  function end() {
+    marked();
+    panel.hidden = true;
+    start.focus();
+  }
+  function go(step) {
+    at = step;
+    const view = first();
+    const { css, act, say } = STEPS[step];
+    marked();
+    act?.(view.pane, (values) => choose(view, values));
+    const element = view.holder.querySelector(css);
+    element.classList.add("toured");
+    if (step < 2) scrollTo(0, 0);
+    else view.holder.querySelector(step === 2 ? ".row" : css).scrollIntoView();
+    panel.hidden = false;
+    back.disabled = step === 0;
+    next.textContent = step === STEPS.length - 1 ? "Done" : "Next";
+    text.textContent = `${step + 1} of ${STEPS.length}. ${say({ run: view.pane.run, ...view.pane.said() })}`;
+    next.focus({ preventScroll: true });
+  }
+  return { start, panel };
+}
