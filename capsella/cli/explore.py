@@ -65,9 +65,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _serve(options: Explore) -> None:
-    """Check everything that can be wrong before anything is loaded; say what is done before the slow imports."""
-    names = ", ".join(map(str, options.runs or (DEMO,)))
-    print(f"opening {names}: loading its images, and showing them to the network", flush=True)
+    """Check everything that can be wrong before anything is loaded."""
     from capsella.cli import train
     from capsella.evaluation import set_scale
     from capsella.evaluation.domain import notes_on_adapted

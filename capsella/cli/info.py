@@ -13,7 +13,6 @@ class Info:
 def run(arguments: list[str]) -> None:
     """Print it."""
     parse(Info, arguments, "info")
-    print("measuring whether bfloat16 is faster here; the first time takes some seconds", flush=True)
 
     from rich.table import Table
 

@@ -59,6 +59,11 @@ REPLACED = {
     "table": "papers run NAME",
     "transfer": "compare DOMAIN DOMAIN …",
 }
+# What commands that take long to start print before PyTorch is imported.
+OPENINGS = {
+    "explore": "opening the run, and showing its images to the network …",
+    "info": "reading this machine; the first time, bfloat16 is measured for some seconds …",
+}
 CONTINUES = ("compare", "papers")  # commands that continue an interrupted call, and do not print so themselves
 
 # How often a waiting thread spins before it sleeps. libgomp's default is 300,000 times, for milliseconds, in which the
@@ -122,6 +127,8 @@ def _run(name: str, arguments: list[str]) -> None:
         raise CapsellaError(f"capsella {name} is now: capsella {REPLACED[name]}")
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
+    if name in OPENINGS and not {"-h", "--help", "--help-all"} & set(arguments):
+        print(OPENINGS[name], file=sys.stderr, flush=True)
     importlib.import_module(f"capsella.cli.{name}").run(arguments)
 
 
