@@ -78,8 +78,8 @@ def make_page(name: str, flags: list[str]) -> SharedPage:
     print(f"{out}: {shared.megabytes:.1f} MB")
     if page.nearest is not None:
         test = load_splits(runs[0], skip_broken=True).test
-        test = test.take(evenly(len(test), 500))
-        share = share_nearest_own(runs[0].model, test.images, test.labels)
+        some = test.take(evenly(len(test), 500))
+        share = share_nearest_own(runs[0].model, some.images, some.labels)
         print(
             f"{name}: {100 * share:.0f} % of drawings are nearest to their own input; {100 * page.nearest:.0f} wanted"
         )

@@ -91,7 +91,7 @@ def roc_figure(curves: Mapping[str, Roc]) -> Figure:
     axes.set(xlabel="1 − specificity", ylabel="sensitivity", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
     axes.grid(alpha=0.25)
     columns = -(-len(curves) // 20)
-    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
     _as_written(axes.legend(fontsize=8, ncols=columns, title="class (AUC)", **place))
     return figure
 
@@ -164,7 +164,7 @@ def robustness_figure(result: Robustness) -> Figure:
     for axes in panels[::2]:
         axes.set_ylabel("accuracy %")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    look = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
+    look: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
     _as_written(figure.legend(handles, labels, ncols=min(2, len(labels)), **look))
     return figure
 
@@ -292,8 +292,10 @@ def source_of(path: Path) -> str | None:
 def _drawn(figure: Figure, kind: str, **options: Any) -> bytes:
     """Return a figure as a file; warn once of letters that no font here has."""
     buffer = io.BytesIO()
-    settings = {"font.sans-serif": _fonts(), "svg.fonttype": "none"}
-    with warnings.catch_warnings(record=True) as caught, rc_context(settings):
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        rc_context({"font.sans-serif": _fonts(), "svg.fonttype": "none"}),
+    ):
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
         figure.savefig(buffer, format=kind, dpi=RESOLUTION, bbox_inches="tight", **options)
     for warning in caught:

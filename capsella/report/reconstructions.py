@@ -206,7 +206,9 @@ class DecodedPairs:
 
     images: Float[np.ndarray, "n 1 h w"]
     parts: Float[np.ndarray, "n 2 1 h w"]
-    reconstructions: tuple[Float[np.ndarray, "n 2 1 h w"], ...]
+    reconstructions: tuple[
+        Float[np.ndarray, "n 2 1 h w"], Float[np.ndarray, "n 2 1 h w"], Float[np.ndarray, "n 2 1 h w"]
+    ]
 
 
 def decode_pairs(
@@ -233,11 +235,11 @@ def pairs_figure(
 ) -> Figure:
     """Draw pairs beside their reconstructions (Sabour et al. 2017, Fig. 5)."""
     decoded = decode_pairs(model, pairs, evaluation, picked)
-    names = [
+    true, predicted = (
         [pair_name(pairs.classes, both) for both in classes[picked]]
         for classes in (evaluation.labels, evaluation.predictions)
-    ]
-    return overlay_figure(decoded.images, decoded.parts, *decoded.reconstructions, *names)
+    )
+    return overlay_figure(decoded.images, decoded.parts, *decoded.reconstructions, true, predicted)
 
 
 def explain_pairs(model: ImageClassifier, pairs: PairSet, out: Path) -> Path:
