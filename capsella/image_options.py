@@ -9,6 +9,10 @@ from capsella.errors import ArgumentError, check_argument
 # (low, high): the values that become 0 and 255; values outside are clipped.
 ValueRange = tuple[float, float]
 
+# How an image of other proportions than the network's fits in: its ends are cropped, the rest is padded, or it is
+# squashed.
+Fit = Literal["crop", "pad", "squash"]
+
 # A microscope's image is shown whole, cut to its stained cell, or cut and with its stain matched.
 Cells = Literal["whole", "cut", "matched"]
 
@@ -25,6 +29,12 @@ def check_cells(cells: str) -> None:
     """Raise `ValueError` for anything but a `Cells`."""
     if cells not in get_args(Cells):
         raise ArgumentError("cells", f"be {' or '.join(get_args(Cells))}", cells)
+
+
+def check_fit(fit: str) -> None:
+    """Raise `ValueError` for anything but a `Fit`."""
+    if fit not in get_args(Fit):
+        raise ArgumentError("fit", f"be {' or '.join(get_args(Fit))}", fit)
 
 
 @dataclass(frozen=True)
@@ -53,3 +63,28 @@ class CellCut:
         """Read what `to_dict` returned; raise `ValueError`, `KeyError` or `TypeError` for anything else."""
         radius = values["radius"]
         return cls(bool(values["matched"]), None if radius is None else float(radius))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The steps from an image file to [c h w], 0..255.
+
+    Attributes:
+        size: (height, width) to resize to; None keeps the size.
+        channels: 1 for grey, 3 for RGB; None keeps the channels.
+        value_range: the values that become 0 and 255 in files of more than 8 bits per channel.
+        cut: how the stained cell is cropped; needs a size.
+        fit: how an image of other proportions fits into `size`, unless a cell is cropped.
+    """
+
+    size: tuple[int, int] | None = None
+    channels: int | None = None
+    value_range: ValueRange | None = None
+    cut: CellCut | None = None
+    fit: Fit = "crop"
+
+    def __post_init__(self) -> None:
+        check_argument(self.size is None or min(self.size) >= 1, "be (height, width), 1 pixel or more", size=self.size)
+        check_range(self.value_range)
+        check_argument(self.size is not None or self.cut is None, "be None without a size", cut=self.cut)
+        check_fit(self.fit)

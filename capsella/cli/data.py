@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     All = dict[str, Any]
 else:
     Common = settings(
-        *("data.size", "data.channels", "data.group", "data.validation", "data.test", "data.folds"),
+        *("data.size", "data.fit", "data.channels", "data.group", "data.validation", "data.test", "data.folds"),
         *("data.split_file", "data.split_seed", "data.per_class", "data.skip_broken", "data.duplicates"),
     )
     All = settings(*(path for path in recipe_fields() if path.startswith("data.")))
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _show(options: Data, data: "DataOptions", out: Path) -> None:
-    from capsella.data import contact_sheet, describe, load_data, warn_of_few
+    from capsella.data import FolderData, contact_sheet, describe, load_data, oblong_sheet, warn_of_few
 
     check_argument(out.suffix.lower() == ".png", "end in .png", out=str(out))
     splits = load_data(data)
@@ -85,6 +85,10 @@ def _show(options: Data, data: "DataOptions", out: Path) -> None:
     sheet = contact_sheet(splits.named()[options.split])
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     print(f"contact sheet written to {out}")
+    if isinstance(data, FolderData) and data.cut is None and (oblong := oblong_sheet(data)) is not None:
+        path = out.with_stem(f"{out.stem}-fit")
+        write_whole(path, lambda temporary: oblong.save(temporary, format="PNG"))
+        print(f"oblong images, and what --fit crop, pad and squash leave of them, in {path}")
 
 
 def _describe_pairs(splits: "Splits") -> None:

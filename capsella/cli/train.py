@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     All = dict[str, Any]
 else:
     Common = settings(
-        *("model", "data", "data.size", "epochs", "batch_size", "optimizer.learning_rate", "data.folds", "data.group"),
-        *("data.skip_broken", "precision", "compute.accelerator"),
+        *("model", "data", "data.size", "data.fit", "epochs", "batch_size", "optimizer.learning_rate", "data.folds"),
+        *("data.group", "data.skip_broken", "precision", "compute.accelerator"),
     )
     All = settings()
 

@@ -45,6 +45,14 @@ if TYPE_CHECKING:
     from capsella.data.reading import read_image
     from capsella.data.scan import FolderSummary, inspect_folder
     from capsella.data.splits import LabelledImages, Splits, SplitTable, read_split_file, single_images
-    from capsella.data.summary import ClassCounts, contact_sheet, describe, few_groups, too_few, warn_of_few
+    from capsella.data.summary import (
+        ClassCounts,
+        contact_sheet,
+        describe,
+        few_groups,
+        oblong_sheet,
+        too_few,
+        warn_of_few,
+    )
 else:
     __getattr__ = lazy_imports(__name__, __file__)

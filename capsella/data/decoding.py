@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from capsella.data.reading import Loss, measure_loss, read_image
+from capsella.data.reading import Loss, decode, measure_loss
 from capsella.errors import CapsellaError, check_minimum
-from capsella.image_options import CellCut, ValueRange
+from capsella.image_options import Preprocessing
 
 _AHEAD = 3  # chunks that a worker may be ahead of the consumer: enough to smooth out slow files
 _DIED = "the process that decoded it died: the decoder crashed, or memory ran out"
@@ -42,14 +42,7 @@ class Chunk:
 
 
 def decode_files(
-    files: Iterable[str],
-    size: tuple[int, int],
-    channels: int,
-    value_range: ValueRange | None = None,
-    cut: CellCut | None = None,
-    *,
-    chunk: int = 64,
-    workers: int = 0,
+    files: Iterable[str], preprocessing: Preprocessing, *, chunk: int = 64, workers: int = 0
 ) -> Iterator[Chunk]:
     """Read image files like `read_image`, in chunks and in order; a broken file becomes a reason.
 
@@ -58,9 +51,7 @@ def decode_files(
 
     Args:
         files: names, consumed as they are needed, so that any number of them costs no memory.
-        size: (height, width) to resize to.
-        channels: 1 for grey, 3 for RGB.
-        value_range, cut: see `read_image`.
+        preprocessing: what to make of each file; with a size and a number of channels.
         chunk: number of files per chunk.
         workers: number of processes; 0 decodes in this one. With workers, a script must guard its main part with
             `if __name__ == "__main__":`, as for every use of `multiprocessing`.
@@ -70,7 +61,7 @@ def decode_files(
     """
     check_minimum(1, chunk=chunk)
     check_minimum(0, workers=workers)
-    read = partial(_read, size=size, channels=channels, value_range=value_range, cut=cut)
+    read = partial(_read, preprocessing=preprocessing)
     chunks = _chunks(files, chunk)
     return _in_processes(chunks, read, workers) if workers else map(read, chunks)
 
@@ -81,15 +72,16 @@ def _chunks(files: Iterable[str], size: int) -> Iterator[tuple[str, ...]]:
         yield chunk
 
 
-def _read(
-    files: Sequence[str], size: tuple[int, int], channels: int, value_range: ValueRange | None, cut: CellCut | None
-) -> Chunk:
-    pixels, losses = np.empty((len(files), channels, *size), np.uint8), list[Loss]()
+def _read(files: Sequence[str], preprocessing: Preprocessing) -> Chunk:
+    assert preprocessing.size is not None
+    assert preprocessing.channels is not None
+    pixels = np.empty((len(files), preprocessing.channels, *preprocessing.size), np.uint8)
+    losses = list[Loss]()
     reasons: list[str | None] = []
     for file in files:
         try:
-            pixels[len(losses)] = read_image(Path(file), size, channels, value_range, cut).numpy()
-            losses.append(measure_loss(Path(file), size, value_range, cut))
+            pixels[len(losses)] = decode(Path(file), file, preprocessing).numpy()
+            losses.append(measure_loss(Path(file), preprocessing))
             reasons.append(None)
         except CapsellaError as error:
             reasons.append(str(error).removeprefix(f"{file}: "))

@@ -123,7 +123,7 @@ class FolderReader:
 
 
 def _decode(file: Path, callback: ImageCallback | None, options: FolderData) -> Tensor:
-    return decode(file, str(file), options.height_width, options.channels, options.range, options.cut, callback)
+    return decode(file, str(file), options.preprocessing, callback)
 
 
 def _read_header(file: Path, callback: ImageCallback | None, whole: bool) -> Tensor:

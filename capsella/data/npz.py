@@ -164,7 +164,7 @@ def image_set(
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
-        images = resize_array(pixels[rows], options.height_width, options.channels, options.cut)
+        images = resize_array(pixels[rows], options.preprocessing)
         seen.add_arrays(pixels, rows)
         content = torch.tensor([zlib.crc32(pixels[row].tobytes()) for row in rows.tolist()])
     if "name" in arrays:
@@ -273,8 +273,7 @@ def _decode_joined(
     def reader(row: int) -> Tensor:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
         name = f"{path}, image {row}"
-        how = options.height_width, options.channels, options.value_range, options.cut
-        return decode(content, name, *how, seen.of(row))
+        return decode(content, name, options.preprocessing, seen.of(row))
 
     readers = {f"{path}, image {row}": partial(reader, row) for row in rows.tolist()}
     images, positions, errors = read_all(readers, options.skip_broken)

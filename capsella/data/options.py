@@ -17,7 +17,7 @@ from capsella.errors import (
     near_names,
     not_negative,
 )
-from capsella.image_options import CellCut, Cells, ValueRange, check_cells, check_range
+from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRange, check_cells, check_fit, check_range
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 WITH_VIEWPOINTS = (*STEREO, "toys")
@@ -38,7 +38,12 @@ class DataOptions:
     is_paired: ClassVar[bool] = False
 
     size: int | None = None
-    """Crop the centre to a square and resize to this many pixels a side. Default: keep the size."""
+    """Resize to a square of this many pixels a side; `fit` is for oblong images. Default: keep the size."""
+
+    fit: Fit = "crop"
+    """The way an oblong image becomes square: `crop` cuts off both ends, `pad` fills the rest with the colour of the
+    border, `squash` distorts it. Default: `pad` for your own images, `crop` for public data sets. Cropped cells are
+    square anyway."""
 
     channels: Literal[1, 3] | None = None
     """1 converts to grey, 3 to RGB. Default: keep the channels, which must then be the same in all images."""
@@ -99,6 +104,7 @@ class DataOptions:
         check_argument(size is None or 1 <= size <= MAX_SIZE, f"be from 1 to {MAX_SIZE}, e.g. 64", size=size)
         check_argument(self.channels in (1, 3, None), "be 1, 3 or None", channels=self.channels)
         check_cells(self.cells)
+        check_fit(self.fit)
         check_argument(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
         fits = radius is None or 0 < radius < float("inf")
         check_argument(fits, "be above 0 and finite, or None", cell_radius=radius)
@@ -156,6 +162,11 @@ class DataOptions:
         return None if self.size is None else (self.size, self.size)
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        """The steps from files to pixels."""
+        return Preprocessing(self.height_width, self.channels, self.value_range, self.cut, self.fit)
+
+    @property
     def text(self) -> str:
         """The source as `data_from` reads it."""
         return self.name
@@ -181,13 +192,19 @@ class DataOptions:
     def on(self, source: str) -> "DataOptions":
         """Return the same options for another source, named as in `data_from`; fields that it lacks are dropped.
 
-        `pairs` means pairs of this source's images. A group is dropped unless the kind of source stays.
+        `pairs` means pairs of this source's images. A group is dropped unless the kind of source stays, and so is the
+        default `fit` of this kind of source.
         """
         other = PairData(of=self.text) if source == "pairs" else data_from(source)
         common = {field.name for field in fields(self)} & {field.name for field in fields(other)} - _IDENTITY
         if other.kind != self.kind and not other.is_paired:
             common -= {"group"}
-        return replace(other, **{name: getattr(self, name) for name in common})
+        return self._with_fields(other, common)
+
+    def _with_fields(self, other: "DataOptions", names: set[str]) -> "DataOptions":
+        """Return `other` with these fields of this source, but with its own default `fit` if this has its default."""
+        names = names - {"fit"} if self.fit == type(self).fit else names
+        return replace(other, **{name: getattr(self, name) for name in names})
 
     def replace(self, **changes: Any) -> Self:
         """Return options with other values of some fields, as `dataclasses.replace` does."""
@@ -229,6 +246,8 @@ class FileData(DataOptions):
     """The folder with one sub-folder per class, or the .npz file."""
 
     _: KW_ONLY
+
+    fit: Fit = "pad"
 
     range: ValueRange | None = None
     """The values that become 0 and 255 in files of more than 8 bits per channel, e.g. `0 4095` for a 12-bit camera.
@@ -364,7 +383,7 @@ class PairData(DataOptions):
 
     def single(self) -> DataOptions:
         """Return the options of the images that the pairs are made of."""
-        return replace(data_from(self.of), **{field.name: getattr(self, field.name) for field in fields(DataOptions)})
+        return self._with_fields(data_from(self.of), {field.name for field in fields(DataOptions)})
 
     @property
     def source(self) -> str:
@@ -396,6 +415,8 @@ class DomainData(DataOptions):
     """The domains: folders, .npz files or public data sets. Only classes that all have, by name, are used."""
 
     _: KW_ONLY
+
+    fit: Fit = "pad"
 
     classes: tuple[str, ...] = ()
     """Use only these classes, in this order."""

@@ -5,6 +5,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from capsella.data.cell_crop import cut_cell
 from capsella.data.deep_values import FORMATS, depth_of, raw_mode, read_values, to_8_bits
+from capsella.data.framing import cropped_share, fit_image
 from capsella.environment import free_memory
 from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
-from capsella.image_options import CellCut, ValueRange, check_range
+from capsella.image_options import CellCut, Fit, Preprocessing, ValueRange
 from capsella.progress import tracked
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
@@ -28,7 +30,6 @@ MAX_PIXELS = 80_000_000  # a small file can unpack to enough pixels to exhaust t
 MAX_BYTES = 400_000_000  # MAX_PIXELS of four bytes are 320,000,000
 
 ImageCallback = Callable[[Image.Image], object]
-_RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
 _SHOW_PROGRESS_FROM = 2_000
 _MAX_NAMED = 10  # broken files in an error
 _GREY_BITS = {"L;2": 2, "L;4": 4}
@@ -47,6 +48,7 @@ def read_image(
     channels: int | None = None,
     value_range: ValueRange | None = None,
     cut: CellCut | None = None,
+    fit: Fit = "crop",
 ) -> UInt8[Tensor, "c h w"]:
     """Read a PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright by its EXIF data, in sRGB colours.
 
@@ -54,12 +56,12 @@ def read_image(
 
     Args:
         path: the file.
-        size: (height, width) to resize to, or None to keep the size. The centre of the image is cropped to
-            the aspect ratio and resized with Pillow's antialiased bicubic filter.
+        size: (height, width) to resize to, with Pillow's antialiased bicubic filter; None keeps the size.
         channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the channels.
         value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits per channel. Files of
             8 bits are used unchanged.
-        cut: crop the stained cell in place of the centre, see `cut_cell`; needs a size.
+        cut: crop the stained cell, see `cut_cell`; needs a size.
+        fit: how an image of other proportions fits into `size`, see `fit_image`.
 
     Returns:
         [c h w], 0..255.
@@ -71,26 +73,18 @@ def read_image(
         ArgumentError: an invalid size, number of channels, range or crop.
     """
     check_argument(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
-    check_argument(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
-    check_range(value_range)
-    check_argument(size is not None or cut is None, "be None without a size", cut=cut)
-    return decode(Path(path), str(path), size, channels, value_range, cut)
+    return decode(Path(path), str(path), Preprocessing(size, channels, value_range, cut, fit))
 
 
 def decode(
-    file: Path | BytesIO,
-    name: str,
-    size: tuple[int, int] | None,
-    channels: int | None,
-    value_range: ValueRange | None = None,
-    cut: CellCut | None = None,
-    callback: ImageCallback | None = None,
+    file: Path | BytesIO, name: str, preprocessing: Preprocessing, callback: ImageCallback | None = None
 ) -> UInt8[Tensor, "c h w"]:
     """Decode an image file, or the bytes of one, like `read_image`.
 
     Args:
-        file, size, channels, value_range, cut: as for `read_image`.
+        file: the file.
         name: the file's name in errors.
+        preprocessing: what to make of it.
         callback: called with the upright image, before it is converted and resized.
     """
     with opened(file, name) as image:
@@ -99,16 +93,16 @@ def decode(
             callback(ImageOps.exif_transpose(image))
         if depth is None:
             if image.format == "GIF":  # whether greys are stored as colours of a palette is the writer's choice
-                channels = channels or 3
+                preprocessing = replace(preprocessing, channels=preprocessing.channels or 3)
             image.load()
             _warn_if_invisible(image, name)
-            return to_tensor(_in_srgb(ImageOps.exif_transpose(image)), size, channels, cut)
-        if value_range is None:
+            return to_tensor(_in_srgb(ImageOps.exif_transpose(image)), preprocessing)
+        if preprocessing.value_range is None:
             raise CapsellaError(
                 f"it has {depth} per channel, and no range says which values are black and white; set one, "
                 "e.g. --range 0 4095, or save it with 8 bits"
             )
-        return to_tensor(Image.fromarray(to_8_bits(read_values(file), value_range)), size, channels, cut)
+        return to_tensor(Image.fromarray(to_8_bits(read_values(file), preprocessing.value_range)), preprocessing)
 
 
 class Loss(NamedTuple):
@@ -118,21 +112,20 @@ class Loss(NamedTuple):
     outside: float
 
 
-def measure_loss(
-    file: Path | BytesIO, size: tuple[int, int], value_range: ValueRange | None = None, cut: CellCut | None = None
-) -> Loss:
+def measure_loss(file: Path | BytesIO, preprocessing: Preprocessing) -> Loss:
     """Measure what `read_image` loses of a file that it can read."""
+    value_range = preprocessing.value_range
     with opened(file, str(file)) as image:
         width, height = image.size
         if image.getexif().get(ExifTags.Base.Orientation, 1) >= 5:  # it lies on its side
             width, height = height, width
         is_deep = depth_of(image) is not None
-    ratio = (width / height) / (size[1] / size[0])
+    crops = preprocessing.fit == "crop" and preprocessing.cut is None and preprocessing.size is not None
     outside = 0.0
     if is_deep and value_range is not None:
         values = read_values(file)
         outside = float(((values < value_range[0]) | (values > value_range[1])).mean())
-    return Loss(0.0 if cut is not None else 1 - min(ratio, 1 / ratio), outside)
+    return Loss(cropped_share((width, height), preprocessing.size or (1, 1)) if crops else 0.0, outside)
 
 
 @contextmanager
@@ -230,12 +223,11 @@ def _srgb_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
     return transform if np.abs(converted.astype(int) - colours).max() > 2 else None
 
 
-def to_tensor(
-    image: Image.Image, size: tuple[int, int] | None, channels: int | None, cut: CellCut | None = None
-) -> UInt8[Tensor, "c h w"]:
+def to_tensor(image: Image.Image, preprocessing: Preprocessing) -> UInt8[Tensor, "c h w"]:
     """Convert to grey or RGB, crop and resize like `read_image`; channels and size that fit are left unchanged."""
-    image = _to_grey_or_rgb(image)
+    image = to_grey_or_rgb(image)
     own_channels = 1 if image.mode == "L" else 3
+    size, channels, cut = preprocessing.size, preprocessing.channels, preprocessing.cut
     if cut is not None and size is not None:
         if own_channels == 1:
             raise CapsellaError("it is grey: stained cells are found by their colour")
@@ -243,12 +235,13 @@ def to_tensor(
     if channels is not None and channels != own_channels:
         image = image.convert("L" if channels == 1 else "RGB")
     if size is not None and image.size != (size[1], size[0]):
-        image = ImageOps.fit(image, (size[1], size[0]), method=_RESIZE)
+        image = fit_image(image, size, preprocessing.fit)
     pixels = torch.from_numpy(np.array(image))
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
-def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
+def to_grey_or_rgb(image: Image.Image) -> Image.Image:
+    """Convert to mode L if an image is grey, else to RGB; transparent pixels become black."""
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
     return (_on_black(image) if image.has_transparency_data else image).convert(mode)
 
@@ -267,16 +260,15 @@ def _warn_if_invisible(image: Image.Image, name: str) -> None:
         warn_once("invisible", f"{text}Save them on a background of another colour")
 
 
-def resize_array(
-    images: UInt8[np.ndarray, "n h w c"], size: tuple[int, int] | None, channels: int | None, cut: CellCut | None = None
-) -> UInt8[Tensor, "n c2 h2 w2"]:
+def resize_array(images: UInt8[np.ndarray, "n h w c"], preprocessing: Preprocessing) -> UInt8[Tensor, "n c2 h2 w2"]:
     """Convert and resize arrays of pixels like `read_image`."""
     height_width, own_channels = images.shape[1:3], images.shape[3]
+    size, channels, cut = preprocessing.size, preprocessing.channels, preprocessing.cut
     if (size in (None, height_width) and channels in (None, own_channels) and cut is None) or not len(images):
         return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
     check_memory(len(images), size or height_width, channels or own_channels)
     pictures = (Image.fromarray(image.squeeze(-1) if own_channels == 1 else image) for image in images)
-    return torch.stack([to_tensor(picture, size, channels, cut) for picture in pictures])
+    return torch.stack([to_tensor(picture, preprocessing) for picture in pictures])
 
 
 def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
@@ -285,7 +277,7 @@ def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
         try:
             with opened(file, str(file)) as image:
                 if depth_of(image) is None:
-                    converted = _to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
+                    converted = to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
                     if converted.mode == "RGB":
                         yield converted
         except CapsellaError:  # its error shows when all images are read

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from capsella.data.deep_values import FORMATS, depth_of, read_values, stated_range
+from capsella.data.framing import cropped_share
 from capsella.data.listing import SkippedFiles, list_files, spread
 from capsella.data.options import FolderData
 from capsella.data.reading import ImageCallback, check_memory, opened
@@ -51,7 +52,7 @@ class FolderScan:
     Attributes:
         deep: files of more than 8 bits per channel.
         transparent, colour: files with transparency; in colour.
-        oblong: files of which `size` crops the sides, and how much of each, in per cent, is lost.
+        oblong: files of other proportions than `size`, and the share of each that a crop cuts off.
         smallest: pixels, (height, width) and channels of the smallest image.
     """
 
@@ -61,7 +62,7 @@ class FolderScan:
         self.deep: dict[str, _DeepFile] = {}
         self.transparent: list[str] = []
         self.colour: list[str] = []
-        self.oblong: list[tuple[str, float]] = []
+        self.oblong: dict[str, float] = {}
         self.smallest: tuple[int, tuple[int, int], int] | None = None
 
     def add(self, file: Path, name: str) -> Tensor:
@@ -76,9 +77,11 @@ class FolderScan:
                 values = np.empty(0) if self.options.range is not None else _sample(read_values(file), self.sampled)
                 self.deep[name] = _DeepFile(depth, stated, values)
         self.files += 1
-        lost = 100 * (1 - min(height, width) / max(height, width))
-        if lost >= 1 and self.options.size is not None and self.options.cut is None:  # cells are looked for everywhere
-            self.oblong.append((name, lost))
+        lost = cropped_share((width, height), (1, 1))
+        if (
+            lost >= 0.01 and self.options.size is not None and self.options.cut is None
+        ):  # cells are looked for everywhere
+            self.oblong[name] = lost
         if channels == 3:
             self.colour.append(name)
         size = (height * width, (height, width), channels)
@@ -89,8 +92,15 @@ class FolderScan:
         """Return what reading changes in some files, beside their size, a line each."""
         notes = []
         if self.oblong:
-            most, files = max(lost for _, lost in self.oblong), [name for name, _ in self.oblong]
-            notes.append(f"{_named(files)} not square: the sides are cropped, up to {most:.0f} % of an image")
+            shares = self.oblong.values()
+            mean, most = 100 * sum(shares) / len(shares), 100 * max(shares)
+            done = {
+                "crop": f"their ends are cut off, {mean:.0f} % of an image on average and up to {most:.0f} %; "
+                "--fit pad keeps them",
+                "pad": "padded with the colour of the border",
+                "squash": "squashed",
+            }
+            notes.append(f"{_named(list(self.oblong))} not square: {done[self.options.fit]}")
         if self.transparent:
             notes.append(f"{_named(self.transparent)} with transparency: transparent pixels become black")
         if self.options.channels == 1 and 0 < len(self.colour) < self.files:

@@ -1,17 +1,24 @@
 """Summarize a data set: counts per class, warnings about few images, and a contact sheet."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from capsella.data.batching import evenly
+from capsella.data.deep_values import depth_of
+from capsella.data.framing import cropped_share, fit_image
 from capsella.data.images import ImageSet
+from capsella.data.listing import folder_files, spread
+from capsella.data.options import FolderData
+from capsella.data.reading import opened, to_grey_or_rgb
 from capsella.data.splits import LabelledImages, Splits
-from capsella.errors import check_minimum, pluralize, warn_once
+from capsella.errors import CapsellaError, check_minimum, pluralize, warn_once
+from capsella.image_options import Fit
 
 LEAST_TRAIN, LEAST_TEST = 10, 5  # images of a class, below which `too_few` names it
 LEAST_GROUPS = 5  # groups of test images, e.g. patients, below which `few_groups` names them
@@ -125,6 +132,34 @@ def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
         for column, index in enumerate(members[evenly(len(members), columns)].tolist()):
             picture = _picture(images, index).resize((width, height), resample)
             sheet.paste(picture, (label_width + column * (width + _MARGIN), top))
+    return sheet
+
+
+def oblong_sheet(options: FolderData, most: int = 8) -> Image.Image | None:
+    """Draw some of a folder's images that are not square, and what `crop`, `pad` and `squash` leave of each.
+
+    Returns:
+        One row per image, or None if the images at hand are square.
+    """
+    files = [options.path / file for file in folder_files(options)]
+    size = options.size or _MAX_SIDE
+    rows: list[Image.Image] = []
+    for file in (files[row] for row in spread(len(files), 10 * most)):
+        with suppress(CapsellaError), opened(file, str(file)) as image:
+            if len(rows) < most and cropped_share(image.size, (1, 1)) >= 0.01 and depth_of(image) is None:
+                rows.append(to_grey_or_rgb(ImageOps.exif_transpose(image)).convert("RGB"))
+    if not rows:
+        return None
+    titles, side = ("image", *get_args(Fit)), max(size, _MIN_SIDE) + _MARGIN
+    sheet = Image.new("RGB", (5 * side, 20 + len(rows) * side), "white")
+    draw = ImageDraw.Draw(sheet)
+    for column, title in enumerate(titles):
+        draw.text((_MARGIN + side * (column + (column > 0)), 2), title, fill="black", font=ImageFont.load_default(14))
+    for row, image in enumerate(rows):
+        whole = ImageOps.contain(image, (2 * side - _MARGIN, side - _MARGIN))
+        pictures = [whole, *(fit_image(image, (size, size), fit) for fit in get_args(Fit))]
+        for column, picture in enumerate(pictures):
+            sheet.paste(picture, (side * (column + (column > 0)), 20 + row * side))
     return sheet
 
 

@@ -19,6 +19,7 @@ from capsella.data.reading import resize_array
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.evaluation.predict import find_images, scaled
 from capsella.evaluation.statistics import Groups, auc_interval, effective_sample_fraction, proportion_interval
+from capsella.image_options import Preprocessing
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
@@ -296,7 +297,8 @@ def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) 
     few = every.subset(torch.randperm(len(every), generator=generator)[:MOST].sort().values)
     if model.channels == 2 and few.channels != 2:
         raise CapsellaError(f"ood: {name} has no stereo pairs, which {model.name} needs; use {NOISE} or {HALF}")
-    pixels = resize_array(few.images.permute(0, 2, 3, 1).numpy(), model.image_size, model.channels)
+    preprocessing = Preprocessing(model.image_size, model.channels, fit=model.fit)
+    pixels = resize_array(few.images.permute(0, 2, 3, 1).numpy(), preprocessing)
     return OODSet(name, pixels, tuple(few.classes[k] for k in few.labels.tolist()))
 
 
@@ -312,7 +314,7 @@ def _load_folder(name: str, model: ImageClassifier, generator: torch.Generator) 
     files = list(map(str, find_images([Path(name)])))
     few = [files[k] for k in torch.randperm(len(files), generator=generator)[:MOST].sort().values.tolist()]
     cut = None if model.cut is None else scaled(model.cut, [Path(name)])[0]
-    chunks = decode_files(few, model.image_size, model.channels, model.value_range, cut)
+    chunks = decode_files(few, replace(model.preprocessing, cut=cut))
     pixels = torch.cat([torch.from_numpy(chunk.pixels) for chunk in chunks])
     if not len(pixels):
         raise CapsellaError(f"ood: none of the {len(few)} images in {name} can be read")

@@ -215,9 +215,8 @@ def _predict_batches(
     number = len(model.classes)
     check_argument(1 <= options.classes <= number, f"be from 1 to the model's {number}", classes=options.classes)
     quick = optimize_for_inference(without_unused_decoder(model, detector))
-    shape = model.image_size, model.channels, model.value_range, model.cut
     workers = _choose_workers(len(files)) if options.workers is None else options.workers
-    for chunk in decode_files(files, *shape, chunk=options.batch_size, workers=workers):
+    for chunk in decode_files(files, model.preprocessing, chunk=options.batch_size, workers=workers):
         yield _predict_chunk(quick, chunk, options, detector)
 
 
@@ -358,9 +357,8 @@ class _ClusterPredictor:
         reasons: list[str | None] = []
         for name, content in zip(batch["path"].tolist(), batch["bytes"].tolist(), strict=True):
             try:
-                shape = model.image_size, model.channels, model.value_range, model.cut
-                pixels.append(decode(BytesIO(content), name, *shape).numpy())
-                losses.append(measure_loss(BytesIO(content), model.image_size, *shape[2:]))
+                pixels.append(decode(BytesIO(content), name, model.preprocessing).numpy())
+                losses.append(measure_loss(BytesIO(content), model.preprocessing))
                 reasons.append(None)
             except (CapsellaError, MemoryError) as error:
                 reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")

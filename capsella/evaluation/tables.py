@@ -178,7 +178,7 @@ class PredictionTable:
 
     def __init__(self, model: ImageClassifier, columns: UncertaintyColumns) -> None:
         self.classes, self.columns = model.classes, columns
-        options = repr((model.value_range, model.cut, model.image_size, model.classes, columns.coverage))
+        options = repr((model.preprocessing, model.classes, columns.coverage))
         options += repr((columns.unsure_below, columns.false_positive_rate))
         detector = "" if columns.active_detector is None else columns.active_detector.digest
         text = weights_digest(model) + options + repr(columns.calibration) + detector

@@ -84,7 +84,12 @@ def _form(model: ImageClassifier) -> list[str]:
     """Return how an image gets its size and colours, in the order of `capsella.data.reading.to_tensor`."""
     colours = "convert to the colours above"
     if model.cut is None:
-        return [colours, "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
+        steps = {
+            "crop": "crop the centre to the aspect ratio above, resize",
+            "pad": "resize to fit into the size above, pad evenly with the median colour of the image's border; resize",
+            "squash": "resize each side by its own factor",
+        }
+        return [colours, f"{steps[model.fit]} with an antialiased bicubic filter"]
     cut = f"cut out the stained cell: capsella.data.cell_crop.cut_cell(image, (height, width), {model.cut})"
     return [colours, f"{cut}; radius: of a typical nucleus in pixels of your images; here that of the training images"]
 
@@ -141,6 +146,7 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
             "range": [0.0, 1.0],
             "value_range": None if model.value_range is None else list(model.value_range),
             "cuts_cells": model.cut is not None,
+            "fit": model.fit,
         },
         "preprocessing": [
             "rotate as the EXIF orientation says",

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
-from capsella.image_options import CellCut
+from capsella.image_options import CellCut, Fit, Preprocessing
 from capsella.models.io import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
 from capsella.routing.base import check_saved
@@ -40,6 +40,7 @@ class ImageClassifier(nn.Module, ABC):
     value_range: the values (low, high) that became 0 and 1 in training images of more than 8 bits per channel; None if
     all had 8 bits. Other such images must be scaled by it; images of 8 bits are divided by 255.
     cut: how stained cells were cut out of the training images, and must be of others; None if they were not.
+    fit: how training images of other proportions became [height width], and others must.
     resolved_options: options that are saved with another value than they were given, as a backbone's description.
     calibration: for calibrated probabilities; None until `capsella.training.calibrate_model` fits it.
     ood_detector: detects out-of-distribution images; None until `capsella.training.fit_ood_detector` fits it.
@@ -49,6 +50,7 @@ class ImageClassifier(nn.Module, ABC):
     options: dict[str, Any]
     value_range: tuple[float, float] | None = None
     cut: CellCut | None = None
+    fit: Fit = "crop"
     calibration: Calibration | None = None
     ood_detector: OODDetector | None = None
     resolved_options: Mapping[str, Any] = {}
@@ -56,6 +58,11 @@ class ImageClassifier(nn.Module, ABC):
     def __init__(self, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]) -> None:
         super().__init__()
         self.image_size, self.channels, self.classes = image_size, channels, classes
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The steps from image files to images for this network, before they are divided by 255."""
+        return Preprocessing(self.image_size, self.channels, self.value_range, self.cut, self.fit)
 
     @abstractmethod
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
@@ -126,7 +133,7 @@ class ImageClassifier(nn.Module, ABC):
         for layer in self.modules():
             if isinstance(routing := getattr(layer, "routing", None), Routing):
                 check_saved(routing)
-        save_model(self, Path(folder), self.name, self.options, self.value_range, self.cut)
+        save_model(self, Path(folder), self.name, self.options, self.preprocessing)
         write_calibration(self, self.calibration, Path(folder))
         write_detector(self, self.ood_detector, Path(folder))
 

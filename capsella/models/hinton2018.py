@@ -225,7 +225,7 @@ class MultiCrop(ImageClassifier):
             raise ArgumentError("offsets", f"be at least one, of at most {room} pixels for this crop", offsets)
         self.model, self.offsets = model, tuple(offsets)
         self.name, self.options = model.name, model.options
-        self.value_range, self.cut = model.value_range, model.cut
+        self.value_range, self.cut, self.fit = model.value_range, model.cut, model.fit
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
         """Return the mean activations, without poses and reconstructions, which have no mean over crops."""

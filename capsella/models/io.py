@@ -14,7 +14,7 @@ from torch import nn
 
 from capsella.errors import CapsellaError
 from capsella.files import write_json, write_whole
-from capsella.image_options import CellCut
+from capsella.image_options import CellCut, Fit, Preprocessing, ValueRange, check_fit
 
 _MOST_BYTES = 50_000_000  # of model.json: a million classes' names
 Model = TypeVar("Model", bound=nn.Module)
@@ -25,11 +25,11 @@ def save_model(
     folder: Path,
     name: str,
     options: Mapping[str, Any],
-    value_range: tuple[float, float] | None,
-    cut: CellCut | None,
+    preprocessing: Preprocessing,
 ) -> None:
-    """Write both files. `name` and `options` make the same network again; the others describe its training images."""
-    shown = {"value_range": value_range, "cut": None if cut is None else cut.to_dict()}
+    """Write both files. `name` and `options` make the same network again, which takes images after `preprocessing`."""
+    cut = None if preprocessing.cut is None else preprocessing.cut.to_dict()
+    shown = {"value_range": preprocessing.value_range, "cut": cut, "fit": preprocessing.fit}
     write_json(folder / "model.json", {"name": name, "options": options, **shown})
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
     # Bytes, because only its owner could read a file that the library writes itself.
@@ -45,7 +45,7 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     Raises:
         CapsellaError: a file is missing or damaged, or the weights are not those of the model described.
     """
-    description, shown = _read_description(folder / "model.json")
+    description, (value_range, cut, fit) = _read_description(folder / "model.json")
     try:
         with torch.device("meta"):
             outline = create(**description)
@@ -54,7 +54,7 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     check_weights(outline, folder / "model.safetensors")
     model = create(**description)
     load_weights(model, folder / "model.safetensors")
-    model.value_range, model.cut = shown  # type: ignore[assignment]
+    model.value_range, model.cut, model.fit = value_range, cut, fit  # type: ignore[assignment]
     return model
 
 
@@ -98,8 +98,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise CapsellaError(f"{path} does not hold the weights of this model: {error}") from error
 
 
-def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, float] | None, CellCut | None]]:
-    """Return {"name", **options}, and (value range, cut), from model.json."""
+def _read_description(path: Path) -> tuple[dict[str, Any], tuple[ValueRange | None, CellCut | None, Fit]]:
+    """Return {"name", **options}, and (value range, cut, fit), from model.json."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"{path} is not written by capsella: it has more than {_MOST_BYTES:,} bytes")
@@ -111,7 +111,8 @@ def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, fl
                 raise ValueError(f"value_range {value_range}")
             value_range = low, high
         cut = description.get("cut")
-        shown = value_range, None if cut is None else CellCut.from_dict(cut)
+        check_fit(fit := description.get("fit", "crop"))
+        shown = value_range, None if cut is None else CellCut.from_dict(cut), fit
         return {"name": description["name"], **description["options"]}, shown
     except FileNotFoundError as error:
         raise CapsellaError(f"{path} does not exist; is {path.parent} a saved model or a run folder?") from error

@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from capsella.data import read_image
+from capsella.data.reading import decode
 from capsella.errors import CapsellaError, check_argument
 from capsella.evaluation import UnreadableFile, find_images
 from capsella.losses import top_classes
@@ -111,7 +111,7 @@ def _readable(
 ) -> Iterator[tuple[Path, UInt8[Tensor, "c h w"]]]:
     for file in files:
         try:
-            pixels = read_image(file, model.image_size, model.channels, model.value_range, model.cut)
+            pixels = decode(file, str(file), model.preprocessing)
         except CapsellaError as error:
             if broken is None:
                 raise CapsellaError(f"{error}; --skip-broken leaves such files out") from error

@@ -167,6 +167,7 @@ class Trainer:
         torch.manual_seed(self.recipe.seed)
         self.model = self.recipe.model.create(splits.image_size, splits.channels, splits.classes)
         self.model.value_range, self.model.cut = splits.value_range, self.recipe.data.cut
+        self.model.fit = self.recipe.data.fit
         if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = self.recipe.optimizer.create([p for p in self.model.parameters() if p.requires_grad])

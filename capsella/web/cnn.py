@@ -22,7 +22,7 @@ def check_same_task(cnn: ImageClassifier, model: CapsuleClassifier) -> None:
     Raises:
         CapsellaError: they do not.
     """
-    for name in ("image_size", "channels", "classes", "value_range", "cut"):
+    for name in ("image_size", "channels", "classes", "value_range", "cut", "fit"):
         theirs, ours = getattr(cnn, name), getattr(model, name)
         if theirs != ours:
             raise CapsellaError(

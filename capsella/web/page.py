@@ -99,6 +99,7 @@ def _run_content(
         "classes": list(model.classes),
         "size": list(model.image_size),
         "channels": model.channels,
+        "fit": model.fit,
         "sure": SURE,
         "silent": DEAD_BELOW,
         "lengthIsActivation": bool((lengths - seen.activations).abs().max() < LENGTH_TOLERANCE),

@@ -12,6 +12,7 @@ from torch import Tensor
 from capsella.data.deep_values import FORMATS, depth_of
 from capsella.data.reading import decode, to_tensor
 from capsella.errors import CapsellaError
+from capsella.image_options import Preprocessing
 from capsella.models import ImageClassifier
 
 MAX_BYTES = 20_000_000
@@ -37,7 +38,7 @@ def read_upload(content: bytes, name: str, model: ImageClassifier) -> tuple[UInt
     if len(content) > MAX_BYTES:
         raise CapsellaError(f"{name}: must be at most {MAX_BYTES / 1e6:.0f} MB, got {len(content) / 1e6:.1f} MB")
     said = _check_header(content, name, model)
-    return decode(BytesIO(content), name, model.image_size, model.channels, model.value_range, model.cut), said
+    return decode(BytesIO(content), name, model.preprocessing), said
 
 
 def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str]:
@@ -96,8 +97,9 @@ def _changes(
             f"a typical nucleus's radius is {scale} (--cell-radius)"
         )
     elif size != wanted:
-        cut = "" if size[0] * wanted[1] == size[1] * wanted[0] else "the middle was cut out and "
-        said.append(f"{name} has {size[1]}×{size[0]} pixels: {cut}resized to the network's {wanted[1]}×{wanted[0]}")
+        done = {"crop": "the middle was cut out and ", "pad": "padded and ", "squash": "squashed and "}[model.fit]
+        first = "" if size[0] * wanted[1] == size[1] * wanted[0] else done
+        said.append(f"{name} has {size[1]}×{size[0]} pixels: {first}resized to the network's {wanted[1]}×{wanted[0]}")
     if depth is not None and model.value_range is not None:
         low, high = model.value_range
         said.append(f"its values {low:,.6g} to {high:,.6g}, the network's range, became black to white")
@@ -121,7 +123,7 @@ def read_sketch(content: bytes, model: ImageClassifier) -> UInt8[Tensor, "c h w"
         with Image.open(BytesIO(content), formats=("PNG",)) as image:
             if image.width * image.height > MAX_SKETCHED:
                 raise CapsellaError(_FOREIGN)
-            tensor = to_tensor(image.convert("L"), model.image_size, 1)
+            tensor = to_tensor(image.convert("L"), Preprocessing(model.image_size, 1))
     except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise CapsellaError(_FOREIGN) from error
     if not torch.any(tensor > 0):

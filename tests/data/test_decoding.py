@@ -14,6 +14,7 @@ from PIL import Image
 
 from capsella.data.decoding import _in_processes, decode_files
 from capsella.data.reading import MAX_BYTES, read_image
+from capsella.image_options import Preprocessing
 
 SIZE = (5, 7)
 
@@ -84,7 +85,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_hostile_files_each_get_their_reason(hostile: dict[str, str], workers: int) -> None:
-    chunks = list(decode_files(hostile, SIZE, 3, chunk=5, workers=workers))
+    chunks = list(decode_files(hostile, Preprocessing(SIZE, 3), chunk=5, workers=workers))
     assert [len(chunk.files) for chunk in chunks] == [5, 5, 5, 1]
     found = {file: reason for chunk in chunks for file, reason in zip(chunk.files, chunk.reasons, strict=True)}
     assert list(found) == list(hostile)

@@ -249,7 +249,7 @@ def test_what_reading_changes_in_some_files_is_said(cells: Path):
         assert any(note.startswith("2 files (half0.png, …)") and word in note for note in notes)
     assert not any("colour" in note for note in load_data(options(cells, channels=3)).notes)
     save(cells / "monocyte/wide.png", 9, (6, 12))
-    (note,) = [note for note in load_data(options(cells, channels=1, size=5)).notes if "square" in note]
+    (note,) = [note for note in load_data(options(cells, channels=1, size=5, fit="crop")).notes if "square" in note]
     assert "1 file (wide.png)" in note
     assert "50 %" in note
 

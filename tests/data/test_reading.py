@@ -13,6 +13,7 @@ from PIL import Image, ImageCms
 from capsella.data import read_image, reading
 from capsella.data.deep_values import read_values
 from capsella.errors import CapsellaError
+from capsella.image_options import Preprocessing
 
 RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 GREY = RGB[:, :, 0]
@@ -107,7 +108,8 @@ def test_resizing_is_antialiased(tmp_path: Path):
 def test_arrays_are_treated_like_files(tmp_path: Path):
     path = save(tmp_path, "a.png", Image.fromarray(RGB))
     for size, channels in [(None, None), ((3, 3), None), ((12, 12), 1), (None, 1)]:
-        assert torch.equal(reading.resize_array(RGB[None], size, channels)[0], read_image(path, size, channels))
+        as_array = reading.resize_array(RGB[None], Preprocessing(size, channels))[0]
+        assert torch.equal(as_array, read_image(path, size, channels))
 
 
 def damaged(path: Path, keep: float) -> Path:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from capsella.data.reading import to_tensor
 from capsella.errors import ArgumentError
+from capsella.image_options import Preprocessing
 from capsella.models import create_model
 from capsella.web.arrays import Arrays
 from capsella.web.images import STOPS, SeenImages, change_images, changes_of, choose_images
@@ -36,15 +37,16 @@ def test_the_modules_of_the_page():
 
 @pytest.mark.skipif(NODE is None, reason="Node is not installed")
 @pytest.mark.parametrize("size", [(31, 17), (200, 90), (9, 40), (17, 17), (5, 5)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_the_page_resizes_as_pillow_does(size, channels):
+@pytest.mark.parametrize(("channels", "fit"), [(1, "crop"), (3, "crop"), (3, "pad"), (1, "squash")])
+def test_the_page_resizes_as_pillow_does(size, channels, fit):
     rgb = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    expected = to_tensor(Image.fromarray(rgb), (17, 17), channels)
+    expected = to_tensor(Image.fromarray(rgb), Preprocessing((17, 17), channels, fit=fit))
     script = """import { channelsOf, resized } from "./fit.js";
-      const { rgba, size, channels } = JSON.parse(await new Response(process.stdin).text());
-      console.log(JSON.stringify(channelsOf(rgba, channels).map((plane) => [...resized(plane, size, [17, 17])])));"""
+      const { rgba, size, channels, fit } = JSON.parse(await new Response(process.stdin).text());
+      const fitted = (plane) => [...resized(plane, size, [17, 17], fit)];
+      console.log(JSON.stringify(channelsOf(rgba, channels).map(fitted)));"""
     rgba = np.dstack([rgb, np.full(size, 255)]).ravel().tolist()
-    asked = json.dumps({"rgba": rgba, "size": size, "channels": channels})
+    asked = json.dumps({"rgba": rgba, "size": size, "channels": channels, "fit": fit})
     done = subprocess.run(
         [NODE, "--input-type=module", "-e", script], input=asked, capture_output=True, text=True, timeout=60, cwd=PAGE
     )

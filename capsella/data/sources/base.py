@@ -30,5 +30,5 @@ class Source:
 
 def resized(images: ImageSet, options: NamedData) -> ImageSet:
     """Return the images with the size and channels of `options`."""
-    pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.height_width, options.channels)
+    pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.preprocessing)
     return replace(images, images=pixels)

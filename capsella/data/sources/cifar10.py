@@ -42,7 +42,7 @@ def _read_split(path: Path, split: str, options: NamedData) -> ImageSet:
         raise CapsellaError(f"{path}: {split} must hold records of 3,073 bytes, got {len(content)} bytes in all")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3073)
     pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    images = resize_array(pixels, options.height_width, options.channels)
+    images = resize_array(pixels, options.preprocessing)
     with errors_of(path):
         return ImageSet(images, torch.from_numpy(records[:, 0].astype(np.int64)), _CLASSES)
 

@@ -19,7 +19,7 @@ def _read(options: NamedData) -> SourceSplits:
     digits = load_digits()
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 0..16 in the source
     images = ImageSet(
-        images=resize_array(pixels[..., None], options.height_width, options.channels),
+        images=resize_array(pixels[..., None], options.preprocessing),
         labels=torch.from_numpy(digits.target.astype(np.int64)),
         classes=tuple(str(name) for name in digits.target_names),
     )

@@ -112,7 +112,7 @@ def read_split(options: NamedData, split: str) -> ImageSet:
         for file in _FILES[split]
     )
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
-    pixels = resize_array(images[..., None], options.height_width, options.channels)
+    pixels = resize_array(images[..., None], options.preprocessing)
     with errors_of(f"{images_file} and {labels_file} do not belong together"):
         return ImageSet(
             images=pixels,

@@ -92,9 +92,7 @@ def _read_split(stem: str, options: NamedData) -> ImageSet:
             f"{paths['dat']}: must hold [n 2 h w] images with [n] categories and [n 4] infos beside it, "
             f"got {dat.shape}, {cat.shape} and {info.shape}"
         )
-    cameras = [
-        resize_array(dat[:, camera, :, :, None], options.height_width, options.channels) for camera in _cameras(options)
-    ]
+    cameras = [resize_array(dat[:, camera, :, :, None], options.preprocessing) for camera in _cameras(options)]
     instance, elevation, azimuth, lighting = torch.from_numpy(info.astype(np.int64)).unbind(1)
     metadata = {"instance": instance, "elevation": 30 + 5 * elevation, "azimuth": 10 * azimuth, "lighting": lighting}
     with errors_of(paths["cat"]):

@@ -1,4 +1,4 @@
-// An image file as the network takes it, as `data/reading.py` does: the middle cut out, resized as Pillow does it.
+// An image file as the network takes it, as `data/reading.py` and `data/framing.py` do: fitted and resized as by Pillow.
 
 const MOST_PIXELS = 40_000_000; // as the server of `capsella explore`
 
@@ -37,14 +37,34 @@ function along(values, lines, [apart, step], [newApart, newStep], chosen) {
   return out;
 }
 
-/** One channel, [h w] of 0..255, its middle in the proportions of [height, width] resized to them. */
-export function resized(values, [h, w], [height, width]) {
+/** One channel, [h w] of 0..255, as [height, width]; `fit` is for other proportions: "crop", "pad" or "squash". */
+export function resized(values, [h, w], [height, width], fit) {
   if (h === height && w === width) return Uint8ClampedArray.from(values);
+  if (fit === "squash" || (fit === "pad" && w * height === h * width)) return stretched(values, [h, w], [height, width]);
+  if (fit === "pad") return padded(values, [h, w], [height, width]);
   const wide = w / h >= width / height;
   const [rows, columns] = wide ? [h, (h * width) / height] : [(w * height) / width, w];
   const [top, left] = [(h - rows) / 2, (w - columns) / 2];
   const narrow = along(values, h, [w, 1], [width, 1], filters(w, left, left + columns, width));
   return along(narrow, width, [1, width], [1, width], filters(h, top, top + rows, height));
+}
+
+function stretched(values, [h, w], [height, width]) {
+  const narrow = along(values, h, [w, 1], [width, 1], filters(w, 0, w, width));
+  return along(narrow, width, [1, width], [1, width], filters(h, 0, h, height));
+}
+
+/** The whole in the middle, the rest in the median of the border. */
+function padded(values, [h, w], [height, width]) {
+  const scale = Math.min(width / w, height / h);
+  const [rows, columns] = [h, w].map((side) => Math.max(1, Math.floor(side * scale + 0.5)));
+  const inner = stretched(values, [h, w], [rows, columns]);
+  const sides = Array.from({ length: h }, (_, row) => [values[row * w], values[row * w + w - 1]]).flat();
+  const border = [...values.subarray(0, w), ...values.subarray((h - 1) * w), ...sides].sort((a, b) => a - b);
+  const out = new Uint8ClampedArray(height * width).fill(border[border.length >> 1]);
+  const [top, left] = [(height - rows) >> 1, (width - columns) >> 1];
+  for (let row = 0; row < rows; row++) out.set(inner.subarray(row * columns, (row + 1) * columns), (top + row) * width + left);
+  return out;
 }
 
 /** Channels, each [h w] of 0..255, of RGBA pixels; grey as Pillow weighs it. */
@@ -58,11 +78,12 @@ export function channelsOf(rgba, channels) {
 const isGrey = (rgba) => rgba.every((value, k) => k % 4 > 1 || value === rgba[k + 1]);
 
 /** What was done to a file of [h w] on its way to the network, as sentences. */
-export function changesSaid(name, [h, w], [height, width], turnsGrey) {
+export function changesSaid(name, [h, w], [height, width], turnsGrey, fit) {
   const said = [];
   if (h !== height || w !== width) {
-    const cut = h * width === w * height ? "" : "the middle was cut out and ";
-    said.push(`${name} has ${w}×${h} pixels: ${cut}resized to the network’s ${width}×${height}`);
+    const done = { crop: "the middle was cut out and ", pad: "padded and ", squash: "squashed and " }[fit];
+    const first = h * width === w * height ? "" : done;
+    said.push(`${name} has ${w}×${h} pixels: ${first}resized to the network’s ${width}×${height}`);
   }
   if (turnsGrey) said.push("its colours became grey, which is what the network takes");
   return said;
@@ -81,7 +102,7 @@ export function notAsItIs(name, bytes) {
 }
 
 /** An image file: `values` [c h w] of 0..255, and what was `said` of the changes. */
-export async function readFile(file, [channels, ...size]) {
+export async function readFile(file, [channels, ...size], fit) {
   const problem = notAsItIs(file.name, new Uint8Array(await file.arrayBuffer()));
   if (problem) throw new Error(problem);
   const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" }).catch(() => {
@@ -98,10 +119,10 @@ export async function readFile(file, [channels, ...size]) {
   pen.fillRect(0, 0, width, height);
   pen.drawImage(bitmap, 0, 0);
   const rgba = pen.getImageData(0, 0, width, height).data;
-  const planes = channelsOf(rgba, channels).map((plane) => resized(plane, [height, width], size));
+  const planes = channelsOf(rgba, channels).map((plane) => resized(plane, [height, width], size, fit));
   const values = new Uint8Array(channels * size[0] * size[1]);
   planes.forEach((plane, c) => values.set(plane, c * plane.length));
-  const said = changesSaid(file.name, [height, width], size, channels === 1 && !isGrey(rgba));
+  const said = changesSaid(file.name, [height, width], size, channels === 1 && !isGrey(rgba), fit);
   if (seesThrough) said.push("what was transparent became black");
   return { values, said };
 }

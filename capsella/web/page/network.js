@@ -55,11 +55,11 @@ export function makeNetwork(run, start) {
   }
   return {
     async file(file) {
-      const { values, said } = await readFile(file, shape);
+      const { values, said } = await readFile(file, shape, run.fit);
       return image(values, file.name, said);
     },
     async sketch(blob) {
-      const { values } = await readFile(blob, shape);
+      const { values } = await readFile(blob, shape, run.fit);
       return image(values, "Your drawing", []);
     },
     changes,

@@ -17,7 +17,7 @@ function fakeThread() {
 }
 
 const changes = [{ name: "turn", amounts: [-90, 0, 90] }, { name: "shift", amounts: [-1, 0, 1] }];
-const run = { channels: 1, size: [1, 3], encoder: new Uint8Array(1), engine: {}, artist: null, changes };
+const run = { channels: 1, fit: "crop", size: [1, 3], encoder: new Uint8Array(1), engine: {}, artist: null, changes };
 
 test("a page without the network looks at nothing", () => {
   assert.equal(makeNetwork({ ...run, encoder: null }), null);
@@ -34,12 +34,12 @@ test("a changed image is looked at, every amount of every change", async () => {
 });
 
 test("what was done to a file is said, and nothing where nothing was done", () => {
-  assert.deepEqual(changesSaid("a.png", [8, 8], [8, 8], false), []);
-  assert.deepEqual(changesSaid("a.png", [16, 16], [8, 8], true), [
+  assert.deepEqual(changesSaid("a.png", [8, 8], [8, 8], false, "pad"), []);
+  assert.deepEqual(changesSaid("a.png", [16, 16], [8, 8], true, "pad"), [
     "a.png has 16×16 pixels: resized to the network’s 8×8",
     "its colours became grey, which is what the network takes",
   ]);
-  assert.match(changesSaid("a.png", [16, 20], [8, 8], false)[0], /20×16 pixels: the middle was cut out and resized/);
+  assert.match(changesSaid("a.png", [16, 20], [8, 8], false, "crop")[0], /20×16 pixels: the middle was cut out and resized/);
 });
 
 // Of 2×3 pixels, as Pillow writes them.
