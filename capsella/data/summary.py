@@ -155,9 +155,9 @@ def oblong_sheet(options: FolderData, most: int = 8) -> Image.Image | None:
     draw = ImageDraw.Draw(sheet)
     for column, title in enumerate(titles):
         draw.text((_MARGIN + side * (column + (column > 0)), 2), title, fill="black", font=ImageFont.load_default(14))
-    for row, image in enumerate(rows):
-        whole = ImageOps.contain(image, (2 * side - _MARGIN, side - _MARGIN))
-        pictures = [whole, *(fit_image(image, (size, size), fit) for fit in get_args(Fit))]
+    for row, original in enumerate(rows):
+        whole = ImageOps.contain(original, (2 * side - _MARGIN, side - _MARGIN))
+        pictures = [whole, *(fit_image(original, (size, size), fit) for fit in get_args(Fit))]
         for column, picture in enumerate(pictures):
             sheet.paste(picture, (side * (column + (column > 0)), 20 + row * side))
     return sheet
