@@ -30,6 +30,8 @@ class EvaluateCommon:
     """Measure accuracy on rotated, moved, coloured and noisy test images instead."""
     attack: bool = False
     """Measure accuracy under adversarial attacks (FGSM, BIM, PGD, on votes, adaptive, transferred) instead."""
+    routing: bool = False
+    """Also measure how a capsule network routes: starved capsules, static couplings, parse trees, gradients."""
     selective: bool = False
     """Also show the error at each coverage, when the network abstains from uncertain images, and prediction sets."""
     ood: tuple[str, ...] = ()
@@ -113,6 +115,7 @@ def run(arguments: list[str]) -> None:
                 per_class=options.per_class,
                 test_pairs=options.test_pairs,
                 crops=options.crops,
+                routing=options.routing,
                 selective=options.selective,
                 ood=options.ood,
                 ood_false_positive_rate=options.ood_false_positive_rate,

@@ -20,8 +20,8 @@ from capsella.errors import (
 from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRange, check_cells, check_fit, check_range
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
-WITH_VIEWPOINTS = (*STEREO, "toys")
-STAINED = ("pbc", "bccd", "segmentation-wbc")
+WITH_VIEWPOINTS = (*STEREO, "toys", "toys-5", "toys-20")
+STAINED = ("pbc", "pbc-full", "bccd", "segmentation-wbc")
 MAX_SIZE = 4096  # pixels a side; a larger number is a slip of the pen, and means 48 MB of memory per image
 Duplicates = Literal["error", "keep", "ignore"]
 

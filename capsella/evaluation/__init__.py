@@ -30,6 +30,7 @@ from capsella.evaluation.robustness import (
     measure_robustness,
     perturbed,
 )
+from capsella.evaluation.routing import LayerRouting, RoutingReport, measure_routing
 from capsella.evaluation.selective import (
     CoveragePoint,
     SelectiveClassification,
@@ -45,6 +46,7 @@ from capsella.evaluation.statistics import (
     KeptAccuracy,
     McNemar,
     Spread,
+    VarianceComponent,
     accuracy_interval,
     auc_interval,
     balanced_difference_interval,
@@ -52,13 +54,15 @@ from capsella.evaluation.statistics import (
     difference_interval,
     fold_interval,
     holm,
-    interval_over_seeds,
+    holm_adjusted,
     kept_accuracies,
     mcnemar,
     mean_proportion_interval,
     over_seeds,
     points,
+    pooled_seed_variance,
     proportion_interval,
+    rank_test,
     wilson_interval,
 )
 from capsella.evaluation.tables import Prediction, PredictionSummary, UncertaintyColumns, UnreadableFile

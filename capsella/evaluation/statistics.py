@@ -20,7 +20,7 @@ factor g / (g − 1) and g − 1 degrees of freedom.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, Self
 
@@ -72,6 +72,12 @@ class Interval:
         """The smallest true difference that such a comparison detects with a power of 0.8."""
         quantiles = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, self.degrees) + scipy.stats.norm.ppf(POWER)
         return float(quantiles) * self.standard_error
+
+    @property
+    def p_value(self) -> float:
+        """The two-sided p-value of a t-test against 0; 1 without any variance."""
+        error = self.standard_error
+        return 2 * float(scipy.stats.t.sf(abs(self.estimate) / error, self.degrees)) if error else 1.0
 
     def images_needed(self, images: int) -> int | None:
         """Return how many test images would detect a difference as small as the estimate, or None for 0.
@@ -346,17 +352,30 @@ def accuracy_interval(correct: Correct, groups: Groups | None = None) -> Interva
 
 
 def difference_interval(
-    first: Correct, second: Bool[np.ndarray, "other_seeds images"], groups: Groups | None = None
+    first: Correct,
+    second: Bool[np.ndarray, "other_seeds images"],
+    groups: Groups | None = None,
+    *,
+    paired_seeds: bool = False,
+    seed_variance: VarianceComponent | None = None,
 ) -> Interval:
     """Return the accuracy of `first` minus that of `second`, paired over images, with its 95 % interval.
 
-    Seeds are not paired: the same number means other weights in another network.
+    Seeds are not paired, because the same number means other weights in another network. With `paired_seeds` they are:
+    each seed also drew the images that both networks were trained on. `seed_variance` is that of one seed's accuracy,
+    pooled over similar rows (`pooled_seed_variance`), in place of each side's own.
     """
     _check_pair(first, second)
     apart = first.mean(0) - second.mean(0)
     mean, variance = _padded(apart, added=2, total=0, squares=1)
     images = cluster_variance(influence(apart), groups, VarianceComponent(variance, len(apart) - 1))
-    seeds = [_seed_component(first.mean(1)), _seed_component(second.mean(1))]
+    if paired_seeds:
+        seeds = [_seed_component(first.mean(1) - second.mean(1))]
+    elif seed_variance is not None and seed_variance.dof:
+        variance = seed_variance.variance * (1 / len(first) + 1 / len(second))
+        seeds = [VarianceComponent(variance, seed_variance.dof)]
+    else:
+        seeds = [_seed_component(first.mean(1)), _seed_component(second.mean(1))]
     return _interval(float(apart.mean()), mean, images, seeds, least=-1.0)
 
 
@@ -392,18 +411,28 @@ def balanced_difference_interval(
     return _interval(apart, apart, images, [_seed_component(recalls) for recalls in by_seed], least=-1.0)
 
 
-def interval_over_seeds(
-    accuracies: Float[np.ndarray, " seeds"], others: Float[np.ndarray, " others"]
-) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two means over seeds alone (Welch 1947).
+def pooled_seed_variance(rows: Iterable[Correct]) -> VarianceComponent:
+    """Return the variance of one seed's accuracy, pooled over similar rows: two or three seeds of one say little.
 
-    >>> [round(bound, 4) for bound in interval_over_seeds(np.array([0.96, 0.97]), np.array([0.94, 0.95]))]
-    [-0.0104, 0.0504]
+    No degrees of freedom if all rows have a single seed.
+
+    >>> pooled_seed_variance([np.array([[True, True], [True, False]])])
+    VarianceComponent(variance=0.125, dof=1)
     """
-    difference = float(accuracies.mean() - others.mean())
-    seeds = [part for part in (_seed_component(accuracies), _seed_component(others)) if part.variance > 0]
-    half = _half_width(seeds)[0] if seeds else 0.0
-    return difference - half, difference + half
+    variances = [(row.mean(1).var(ddof=1), len(row) - 1) for row in rows if len(row) > 1]
+    dof = sum(seeds for _, seeds in variances)
+    return VarianceComponent(float(sum(variance * seeds for variance, seeds in variances)) / max(dof, 1), dof)
+
+
+def rank_test(first: Correct, second: Bool[np.ndarray, "other_seeds images"], groups: Groups) -> float:
+    """Return the p-value of Wilcoxon's signed-rank test over groups of images, e.g. objects.
+
+    A few hard objects can carry a mean; here each object counts by its rank. 1 if both are equal on all objects.
+    """
+    _check_pair(first, second)
+    labels = np.unique(groups, return_inverse=True)[1]
+    apart = np.bincount(labels, weights=first.mean(0) - second.mean(0)) / np.bincount(labels)
+    return float(scipy.stats.wilcoxon(apart).pvalue) if apart.any() else 1.0
 
 
 def fold_interval(
@@ -524,6 +553,19 @@ def mcnemar(first: Bool[np.ndarray, " images"], second: Bool[np.ndarray, " image
     return McNemar(only_first, only_second, float(scipy.stats.binomtest(only_first, unlike).pvalue) if unlike else 1.0)
 
 
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for a family of tests (Holm 1979).
+
+    >>> [round(p, 6) for p in holm_adjusted([0.04, 0.001, 0.03])]
+    [0.06, 0.003, 0.06]
+    """
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for done, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - done) * p_values[at]))
+        adjusted[at] = largest
+    return adjusted
+
+
 def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
     """Return which tests are significant with a family-wise error rate of `level` (Holm 1979).
 
@@ -532,12 +574,7 @@ def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
     >>> holm([0.04, 0.001, 0.03])
     [False, True, False]
     """
-    significant = [False] * len(p_values)
-    for done, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[at] > level / (len(p_values) - done):
-            break
-        significant[at] = True
-    return significant
+    return [p <= level for p in holm_adjusted(p_values)]
 
 
 # Retained accuracy on perturbed images

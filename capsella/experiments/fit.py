@@ -17,7 +17,7 @@ from rich.console import Console
 from capsella.bench import time_in_turns
 from capsella.data import DataOptions, LabelledImages, Splits, load_once
 from capsella.errors import CapsellaError
-from capsella.evaluation import Evaluation, Groups, Interval, difference_interval, evaluate
+from capsella.evaluation import Evaluation, Groups, Interval, VarianceComponent, difference_interval, evaluate
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.report import about_training, run_facts, write_report
@@ -227,14 +227,22 @@ class CorrectnessTable(NamedTuple):
         correct = np.stack([unpack_correct(test) for test in tests])
         return cls(correct, _common([_unpack_groups(test["groups"]) for test in tests if "groups" in test]))
 
-    def difference_from(self, other: "CorrectnessTable") -> Interval:
+    def difference_from(
+        self,
+        other: "CorrectnessTable",
+        *,
+        paired_seeds: bool = False,
+        seed_variance: VarianceComponent | None = None,
+    ) -> Interval:
         """Return the difference of accuracies (self − other) on the same images (see `difference_interval`).
 
         Raises:
             ValueError: other images, or other groups.
         """
         groups = _common([table.groups for table in (self, other) if table.groups is not None])
-        return difference_interval(self.correct, other.correct, groups)
+        return difference_interval(
+            self.correct, other.correct, groups, paired_seeds=paired_seeds, seed_variance=seed_variance
+        )
 
 
 def _common(groups: Sequence[Groups]) -> Groups | None:

@@ -47,6 +47,7 @@ def _matrix_capsnet(
     contrast: float = 0.0,
     reconstruction: bool = False,
     maps: int | None = None,
+    logits: bool = False,
 ) -> CapsuleClassifier:
     """Build a network of Figure 1.
 
@@ -64,6 +65,7 @@ def _matrix_capsnet(
         contrast: in training, scale each image about its mean by a random factor of up to 1 ± this.
         reconstruction: add the decoder of Sabour et al. 2017 on the class poses; the paper has none.
         maps: channels of the first convolution, None for A; the paper's network for CIFAR-10 has 256.
+        logits: take the log-odds of the class capsules as logits of the cross-entropy, instead of their activations.
     """
     A, B, C, D = types
     A, p = maps or A, pose_elements
@@ -81,6 +83,7 @@ def _matrix_capsnet(
             DenseCapsules(grid, D, p, len(classes), p, tied=True, pose=pose, vote_offset=offset, routing=routing),
         ),
         decoder=DenseDecoder(len(classes), p, (channels, *prepare.drawn_size())) if reconstruction else None,
+        logits=logits,
         image_size=image_size,
         channels=channels,
         classes=classes,

@@ -8,8 +8,8 @@ from torch import nn
 from capsella.errors import check_minimum
 from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, he_init_
 from capsella.layers.norms import Norm, norm_layer
-from capsella.models.base import grid_after, register_model
-from capsella.models.classifiers import CapsuleClassifier
+from capsella.models.base import grid_after, register_model, register_variant
+from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.routing import Routing, SelfAttentionRouting
 
 # Channels, kernel and stride.
@@ -49,14 +49,10 @@ def mazzia2021_efficient_capsnet(
     Raises:
         ArgumentError: `halve_from` below 1, `decoder_width` below 2, or an image too small for the convolutions.
     """
-    check_minimum(1, halve_from=halve_from)
     check_minimum(2, decoder_width=decoder_width)
-    first = 1 if halve_from is None or min(image_size) < halve_from else 2
-    strides = (first, *(stride for _, _, stride in CONVOLUTIONS[1:]))
-    kernels = [(kernel, stride) for (_, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True)]
-    grid_after(image_size, [*kernels, (2, 1)])  # maps of at least 2×2: a batch of one image can be normalised
+    strides, grid = _geometry(image_size, halve_from)
     backbone = _backbone(channels, strides, norm)
-    primary = DepthwisePrimaryCapsules(TYPES, POSE, grid_after(image_size, kernels))
+    primary = DepthwisePrimaryCapsules(TYPES, POSE, grid)
     # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
     sd = math.sqrt(2 / (len(classes) * TYPES * POSE)) if class_weight_sd is None else class_weight_sd
     class_capsules = DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=sd)
@@ -69,6 +65,57 @@ def mazzia2021_efficient_capsnet(
         channels=channels,
         classes=classes,
     )
+
+
+def _convolutions_alone(
+    pool: bool,
+    *,
+    image_size: tuple[int, int] = (28, 28),
+    channels: int = 1,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    halve_from: int | None = None,
+    norm: Norm = "batch",
+) -> ConvolutionalClassifier:
+    """Build the convolutions of Efficient-CapsNet with a linear layer in place of its capsules.
+
+    Args:
+        image_size: (height, width), at least 13×13.
+        channels: channels of the images.
+        classes: names of the classes.
+        halve_from, norm: as for `mazzia2021_efficient_capsnet`.
+
+    Raises:
+        ArgumentError: `halve_from` below 1, or an image too small for the convolutions.
+    """
+    strides, grid = _geometry(image_size, halve_from)
+    width = CONVOLUTIONS[-1][0]
+    summary = nn.AdaptiveAvgPool2d(1) if pool else nn.Conv2d(width, width, grid, groups=width)
+    network = nn.Sequential(*_backbone(channels, strides, norm), summary, nn.Flatten(), nn.Linear(width, len(classes)))
+    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+
+
+register_variant(
+    "mazzia2021_average_pooling",
+    "The convolutions of Efficient-CapsNet, average pooling and a linear layer: a CNN to compare it with.",
+    _convolutions_alone,
+    True,
+)
+register_variant(
+    "mazzia2021_depthwise_linear",
+    "The convolutions of Efficient-CapsNet, its depthwise kernel and a linear layer: all of it but its capsules.",
+    _convolutions_alone,
+    False,
+)
+
+
+def _geometry(image_size: tuple[int, int], halve_from: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Return the strides of the convolutions, and the size of the last maps."""
+    check_minimum(1, halve_from=halve_from)
+    first = 1 if halve_from is None or min(image_size) < halve_from else 2
+    strides = (first, *(stride for _, _, stride in CONVOLUTIONS[1:]))
+    kernels = [(kernel, stride) for (_, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True)]
+    grid_after(image_size, [*kernels, (2, 1)])  # maps of at least 2×2: a batch of one image can be normalised
+    return strides, grid_after(image_size, kernels)
 
 
 def _decoder(classes: int, image: tuple[int, int, int], width: int) -> DenseDecoder:

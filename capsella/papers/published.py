@@ -4,15 +4,19 @@ from collections.abc import Callable
 
 from capsella.papers import hahn2019, heinsen2019, ribeiro2020, tsai2020, zhao2021
 from capsella.papers.budget import BudgetName
+from capsella.papers.few_images import FewImages
 from capsella.papers.forslov2018 import figures as forslov2018_figures
 from capsella.papers.forslov2018 import tables as forslov2018
 from capsella.papers.hinton2018 import tables as hinton2018
 from capsella.papers.routing_benchmark.table import RoutingBenchmark
 from capsella.papers.sabour2017 import tables as sabour2017
+from capsella.papers.sweep import Sweep
 from capsella.papers.table_types import Claim, Published
+from capsella.papers.viewpoint_curves import ViewpointCurves
 
 TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-1": hinton2018.table_1,
+    "hinton2018-iterations": hinton2018.iterations,
     "hinton2018-viewpoints": hinton2018.viewpoints,
     "hinton2018-attacks": hinton2018.attacks,
     "hinton2018-others": hinton2018.others,
@@ -31,7 +35,13 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "heinsen2019": heinsen2019.table,
 }
 # Tables of no paper: `papers run` makes them, and `papers reproduce` has nothing to compare them with.
-OWN_TABLES: dict[str, Callable[[BudgetName], RoutingBenchmark]] = {"routings": RoutingBenchmark}
+OWN_TABLES: dict[str, Callable[[BudgetName], RoutingBenchmark | FewImages | ViewpointCurves | Sweep]] = {
+    "routings": RoutingBenchmark,
+    "few-images": FewImages,
+    "viewpoint-curves": ViewpointCurves,
+    "sabour2017-rates": sabour2017.rates,
+    "sabour2017-decoder": sabour2017.decoder_weights,
+}
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018.figure_2,
     "sabour2017-3": sabour2017.figure_3,
@@ -45,6 +55,7 @@ REPEATED = ("hinton2018-attacks",)  # tables without a claim whose rows are trai
 # Images like the papers', by the name of a table or figure whose images cannot be downloaded.
 STAND_INS = {
     "hinton2018-1": "smallnorb-jpeg",
+    "hinton2018-iterations": "smallnorb-jpeg",
     "hinton2018-viewpoints": "smallnorb-jpeg-poses",
     "hinton2018-attacks": "smallnorb-jpeg",
     "hinton2018-others": "cifar10-jpeg",

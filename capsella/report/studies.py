@@ -19,6 +19,7 @@ from capsella.evaluation import (
     evaluate_selective,
     load_ood_set,
     measure_robustness,
+    measure_routing,
 )
 from capsella.evaluation.domain import domain_images
 from capsella.evaluation.robustness import perturbation
@@ -27,7 +28,14 @@ from capsella.image_options import ValueRange
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.report.figures import attack_figure, ood_figure, risk_coverage_figure, robustness_figure, write_png
 from capsella.report.prose import attack_notes
-from capsella.report.terminal import attack_table, evaluation_table, ood_table, robustness_tables, selective_table
+from capsella.report.terminal import (
+    attack_table,
+    evaluation_table,
+    ood_table,
+    robustness_tables,
+    routing_table,
+    selective_table,
+)
 from capsella.training import Run, RunFolder, calibrate_run, load_run_splits, load_splits
 from capsella.training.flags import with_values
 from capsella.training.trained import open_run, open_runs, shared_test_images
@@ -56,6 +64,7 @@ class EvaluateOptions:
     per_class: int | Literal["all"] | None = None
     test_pairs: int | None = None
     crops: bool = False
+    routing: bool = False
     selective: bool = False
     ood: tuple[str, ...] = ()
     ood_false_positive_rate: float = 0.05
@@ -83,7 +92,7 @@ class EvaluateOptions:
         parts = [*source, self.split or ("all" if source else "test")]
         parts += [f"pairs{self.test_pairs}"] if self.test_pairs is not None else []
         parts += [f"per-class{self.per_class}"] if self.per_class is not None else []
-        parts += [name for name in ("crops", "selective", "ood", "group") if getattr(self, name)]
+        parts += [name for name in ("crops", "routing", "selective", "ood", "group") if getattr(self, name)]
         parts += [f"range{self.range[0]:g}-{self.range[1]:g}"] if self.range is not None else []
         return "-".join(parts)
 
@@ -121,6 +130,10 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         values["ood"] = report.to_dict()
         shown.append(ood_table(report))
         pictures["ood"] = ood_figure(report)
+    if options.routing:
+        routing = measure_routing(run.model, images, run.recipe.loss, min(options.batch_size, 32), progress=True)
+        values["routing"] = routing.to_dict()
+        shown.append(routing_table(routing))
     out = out or folder / f"{options.name}.json"
     write_json(out, values)
     for name, figure in pictures.items():

@@ -12,6 +12,7 @@ from capsella.evaluation import (
     Evaluation,
     OODReport,
     Robustness,
+    RoutingReport,
     SelectiveClassification,
     UnderAttack,
     confusions,
@@ -45,6 +46,22 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
     notes = [Text(f"note: {note}") for note in evaluation_notes(evaluation)]
     tables = _scores(evaluation), _sensitivities(evaluation), confusion
     return Group(*warnings, headline, *_over_classes(evaluation), Text("\neach class"), *tables, calibration, *notes)
+
+
+def routing_table(report: RoutingReport) -> RenderableType:
+    """Return starved capsules and static couplings of each layer, parse trees of each class, and gradient norms."""
+    headings = ("layer", "starved", "variance between images", "of it between classes", "by chance")
+    layers = _table(headings, left=1, title=f"routing of {report.images} images, %")
+    for layer in report.layers:
+        shares = (layer.starved_share, layer.image_share, layer.class_share, layer.expected_class_share)
+        layers.add_row(Text(layer.name), *(f"{100 * share:.1f}" for share in shares))
+    trees = _table(("class", "distinct parse trees", "images"), left=1)
+    for name, counts in report.parse_trees.items():
+        trees.add_row(Text(name), *map(str, counts))
+    norms = _table(("module", "gradient norm"), left=1)
+    for name, norm in report.gradient_norms.items():
+        norms.add_row(Text(name), f"{norm:.3g}")
+    return Group(Text("\nrouting"), layers, trees, norms)
 
 
 def attack_table(results: Mapping[str, UnderAttack], options: AttackOptions) -> RenderableType:

@@ -13,11 +13,12 @@ from capsella.evaluation import (
     balanced_interval,
     difference_interval,
     fold_interval,
-    interval_over_seeds,
     mcnemar,
     mean_proportion_interval,
     points,
+    pooled_seed_variance,
     proportion_interval,
+    rank_test,
     wilson_interval,
 )
 from capsella.evaluation.statistics import VarianceComponent, cluster_variance, effective_sample_fraction, influence
@@ -312,15 +313,27 @@ class TestCoverage:
         assert coverage(folds - 1) == pytest.approx(0.95, abs=0.012)
         assert coverage(10**9) < 0.92  # as if the folds were independent
 
-    def test_two_seeds_that_vary_on_one_side_need_an_interval_of_their_own(self):
-        random, missed = np.random.default_rng(0), np.zeros(2)
-        truth = -0.00326  # a logistic function over such moves has a lower mean: by numerical integration
+    def test_two_seeds_whose_variance_is_pooled_over_similar_rows(self):
+        random, missed = np.random.default_rng(0), 0
         for _ in range(400):
             base = random.normal(3, 1.5, 1000)
-            sides = [random.random((2, 1000)) < expit(base + sd * random.normal(size=(2, 1))) for sd in (0.4, 0)]
-            whole = difference_interval(*sides)
-            low, high = interval_over_seeds(*(side.mean(1) for side in sides))
-            outside = not whole.low <= truth <= whole.high
-            missed += outside, outside and not low <= truth <= high
-        assert 0.05 < missed[0] / 400 < 0.13
-        assert missed[1] / 400 < 0.055
+            rows = [random.random((2, 1000)) < expit(base + 0.3 * random.normal(size=(2, 1))) for _ in range(6)]
+            interval = difference_interval(rows[0], rows[1], seed_variance=pooled_seed_variance(rows))
+            missed += not interval.low <= 0 <= interval.high
+        assert 0.01 < missed / 400 < 0.07
+
+    def test_paired_seeds_cancel_what_both_networks_share(self):
+        random = np.random.default_rng(0)
+        draws = random.normal(0, 1, size=(10, 1))  # an easy or a hard draw of training images
+        first, second = (random.random((10, 2000)) < expit(2 + draws + gain) for gain in (0.2, 0.0))
+        paired, apart = (difference_interval(first, second, paired_seeds=paired) for paired in (True, False))
+        assert paired.estimate == apart.estimate
+        assert paired.seed_error < apart.seed_error / 3
+
+    def test_ranks_over_objects_see_what_a_mean_hides(self):
+        groups = np.repeat(np.arange(20), 50)
+        first, second = np.ones((1, 1000), bool), np.ones((1, 1000), bool)
+        second[0, ::50] = False  # one image of every object
+        first[0, :15] = False  # many of a single one
+        assert rank_test(first, second, groups) < 0.001
+        assert rank_test(first, first, groups) == 1

@@ -35,6 +35,7 @@ from capsella.training import recipes as registry
 from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
+POOLED = "CNN, average pooling"
 SHAPES = {"smallnorb": (48, 2, 5), "mnist40": (40, 1, 10), "pbc": (40, 3, 5), "cifar10": (32, 3, 10)}
 TINY = Budget(epochs=2, epoch_images=32, batch_size=16, validation_per_class=1, test_per_class=2, ema=0.9)
 
@@ -56,7 +57,7 @@ def tiny_recipe():
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """`tiny("heinsen", "CNN")` leaves these rows, one rate, and few images; the fixture's value is the benchmark."""
+    """`tiny("heinsen", …)` leaves these rows, one rate, and few images; the fixture's value is the benchmark."""
     monkeypatch.setitem(registry.RECIPES, "routings-tiny", tiny_recipe)
     monkeypatch.setattr(datasets, "DATASETS", (DIGITS,))
     monkeypatch.setattr(datasets, "FACTORS", (1.0,))
@@ -173,7 +174,7 @@ def test_memory_of_a_step():
 
 
 def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
-    tiny("self", "average pooling")
+    tiny("self", POOLED)
     monkeypatch.setattr(datasets, "FACTORS", (1.0, 3.0))
     tested, choose, test = [], table.choose_rates, table.Task.run
 
@@ -193,7 +194,7 @@ def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
     words = ["papers", "run", "routings", "--data", "digits", "--seeds", "2", "--out", str(folder)]
     main(words)
     values = json.loads((folder / "mine.json").read_text())
-    assert {tuple(row["label"]) for row in values["rows"]} == {("digits", "self"), ("digits", "average pooling")}
+    assert {tuple(row["label"]) for row in values["rows"]} == {("digits", "self"), ("digits", POOLED)}
     short = [RunFolder(path.parent).read_config()[1] for path in folder.glob("*split*/config.json")]
     assert {recipe.data.split_seed for recipe in short} == set(range(datasets.SPLITS))
     assert {recipe.epochs for recipe in short} == {1}
@@ -205,7 +206,7 @@ def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
         assert low <= row["error"]["error_percent"] <= high
         assert cells["error, ours %"].startswith(f"{row['error']['error_percent']:.2f} [{low:.1f}, {high:.1f}]")
         assert cells["rate"].endswith(" (edge)")  # as both of two rates are
-        assert (cells["entropy"] == "–") == (row["label"][1] == "average pooling")
+        assert (cells["entropy"] == "–") == (row["label"][1] == POOLED)
         for run in row["runs"]:
             recipe = Recipe.from_dict(run["recipe"])
             assert (recipe.optimizer.learning_rate, recipe.data.validation) == (row["rate"], datasets.LEFT_OUT)
@@ -240,17 +241,17 @@ def test_gains_over_uniform_couplings_are_at_the_rate_of_the_row(tiny, tmp_path,
 @pytest.mark.parametrize(("error", "reached"), [(99.0, True), (0.0, False)])
 def test_networks_that_stop_at_one_error_gain_on_changed_images(tiny, tmp_path, monkeypatch, error, reached):
     monkeypatch.setitem(datasets.STOPS, "small", error)
-    values = tiny("heinsen", "CNN", dataset=STOPPED).run(tmp_path, (0, 1), "c", QUIET)
+    values = tiny("heinsen", POOLED, dataset=STOPPED).run(tmp_path, (0, 1), "c", QUIET)
     rows = by_routing(values)
     assert not [*tmp_path.glob("*split*")]  # all have the recipe's rate
     if not reached:
         assert {row[gain] for row in values["rows"] for gain in ("gain_over_uniform", "gain_over_cnn")} == {None}
         assert all("not reached" in row["cells"][3] and row["cells"][4] == "–" for row in values["rows"])
         return
-    routed, uniform, cnn = (accuracy(rows[name]["changed"]) for name in ("heinsen", "heinsen, even", "CNN"))
+    routed, uniform, cnn = (accuracy(rows[name]["changed"]) for name in ("heinsen", "heinsen, even", POOLED))
     assert rows["heinsen"]["gain_over_uniform"]["points"] == pytest.approx(100 * (routed - uniform).mean())
     assert rows["heinsen"]["gain_over_cnn"]["points"] == pytest.approx(100 * (routed - cnn).mean())
-    assert rows["CNN"]["gain_over_cnn"] is None
+    assert rows[POOLED]["gain_over_cnn"] is None
 
 
 @pytest.mark.slow
@@ -263,10 +264,10 @@ def test_diverged_seeds_stand_in_the_cell_and_take_the_rank(tiny, tmp_path, monk
         return train(recipe, *arguments, **options)
 
     monkeypatch.setattr(runs, "train", diverge)
-    rows = by_routing(tiny("self", "average pooling").run(tmp_path, (0, 1, 2), "c", QUIET))
-    assert [rows[name]["diverged_seeds"] for name in ("self", "average pooling")] == [[], [1]]
-    assert rows["average pooling"]["rank"] is None
-    assert rows["average pooling"]["cells"][3].endswith("(1 of 3 seeds diverged)")
+    rows = by_routing(tiny("self", POOLED).run(tmp_path, (0, 1, 2), "c", QUIET))
+    assert [rows[name]["diverged_seeds"] for name in ("self", POOLED)] == [[], [1]]
+    assert rows[POOLED]["rank"] is None
+    assert rows[POOLED]["cells"][3].endswith("(1 of 3 seeds diverged)")
 
 
 def test_missing_images_show_before_the_first_training(tiny, tmp_path, monkeypatch):

@@ -130,9 +130,9 @@ def numbers(folder):
 
 def test_all_runs_and_one_page(folder):
     assert sorted(numbers(folder)) == [f"{slug}-seed{seed}" for slug in ("caps", "cnn", "plain") for seed in (0, 1)]
-    claims = json.loads((folder / "claims.json").read_text())["claims"]
-    assert [claim["claim"] for claim in claims] == ["Capsules beat the CNN.", "Reconstruction helps."]
-    assert {claim["answer"] for claim in claims} == {"cannot tell"}  # short trainings
+    findings = json.loads((folder / "findings.json").read_text())["findings"]
+    assert [finding["claim"] for finding in findings] == ["Capsules beat the CNN.", "Reconstruction helps."]
+    assert {finding["answer"] for finding in findings} == {"not tested"}  # short trainings
     assert json.loads((folder / f"{NAME}-1" / f"{NAME}-1.json").read_text())["rows"][0]["slugs"] == ["cnn"]
 
 

@@ -1,4 +1,4 @@
-"""White blood cells under the microscope: three public sets, packed as .npz files below `wbc/`."""
+"""White blood cells under the microscope: four public sets, packed as .npz files below `wbc/`."""
 
 from dataclasses import fields, replace
 
@@ -9,6 +9,7 @@ from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
 
 _PBC = "wbc/pbc_subset_224.npz"
+_PBC_FULL = "wbc/pbc_full_128.npz"
 _BCCD = "wbc/bccd_augmented_128x96.npz"
 _SEGMENTATION = "wbc/segmentation_wbc_1.npz"
 _GET_PBC = "not offered for download in this form; the originals (doi:10.17632/snkd93bnjr.1) can be read as a folder"
@@ -18,6 +19,10 @@ _GET_SEGMENTATION = "not offered for download in this form; the originals are at
 
 def _read_pbc(options: NamedData) -> SourceSplits:
     return replace(read_npz(find(_PBC, _GET_PBC), options), name="pbc")
+
+
+def _read_pbc_full(options: NamedData) -> SourceSplits:
+    return replace(read_npz(find(_PBC_FULL, _GET_PBC), options), name="pbc-full")
 
 
 def _read_bccd(options: NamedData) -> SourceSplits:
@@ -47,6 +52,16 @@ SOURCES = (
         files=(_PBC,),
         get=_GET_PBC,
         citation="Acevedo et al. 2020, Data in Brief 30; splits of WBCAtt: Tsutsui, Pang, Wen 2023, NeurIPS",
+    ),
+    Source(
+        name="pbc-full",
+        read=_read_pbc_full,
+        images="10,648 / 1,522 / 3,042",
+        size="128×128×3",
+        classes=8,
+        files=(_PBC_FULL,),
+        get=_GET_PBC,
+        citation="Acevedo et al. 2020, Data in Brief 30; its eight classes, split at random",
     ),
     Source(
         name="bccd",

@@ -1,6 +1,6 @@
 """Reproductions of papers: their tables and figures trained by a plan, and one page with what they support."""
 
-from capsella.experiments.reproduce.claims import ClaimVerdict, judge_claim
+from capsella.experiments.reproduce.findings import Finding, judge_claim
 from capsella.experiments.reproduce.plan import (
     Entry,
     Measurements,

@@ -9,7 +9,7 @@ from capsella.environment import environment, hardware, versions
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import accuracy_interval, points
 from capsella.experiments import CorrectnessTable, Results, format_duration
-from capsella.experiments.reproduce.claims import RULE, Answer, ClaimVerdict, state_of
+from capsella.experiments.reproduce.findings import RULE, Answer, Finding, state_of
 from capsella.experiments.reproduce.plan import Entry
 from capsella.files import read_json, write_json, write_text
 from capsella.papers.published import paper_of
@@ -32,7 +32,12 @@ PAPERS = {
     "zhao2021": "Zhao, Cheng 2021: Capsule networks with non-iterative cluster routing",
     "forslov2018": "Forslöv 2018: Capsule networks for blood cells",
 }
-ANSWERS: dict[Answer, str] = {"supports": "supported", "contradicts": "contradicted", "cannot tell": "open"}
+ANSWERS: dict[Answer, str] = {
+    "supports": "supported",
+    "contradicts": "contradicted",
+    "cannot tell": "open",
+    "not tested": "not tested",
+}
 BUDGETS = {
     "small": "Every network is trained for minutes only, so do not compare these numbers with published ones; each "
     "cell is marked.",
@@ -44,13 +49,13 @@ BUDGETS = {
 
 
 def write_page(reproduction: "Reproduction") -> Path:
-    """Write report.html and claims.json into the folder of a reproduction; return the path of the page.
+    """Write report.html and findings.json into the folder of a reproduction; return the path of the page.
 
     Raises:
         CapsellaError: unreadable metrics or results of a run; no space on the disk.
     """
-    folder, entries, verdicts = reproduction.folder, reproduction.entries, reproduction.verdicts()
-    write_json(folder / "claims.json", {"rule": RULE, "claims": [verdict.to_dict() for verdict in verdicts]})
+    folder, entries, findings = reproduction.folder, reproduction.entries, reproduction.findings()
+    write_json(folder / "findings.json", {"rule": RULE, "findings": [finding.to_dict() for finding in findings]})
     papers: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         section = _section(entry, reproduction.seeds, reproduction.problems.get(entry.name))
@@ -59,9 +64,9 @@ def write_page(reproduction: "Reproduction") -> Path:
         "capsella.experiments.reproduce",
         "report.html.jinja",
         title="Capsule networks, reproduced",
-        headline=_headline(verdicts),
+        headline=_headline(findings),
         budget=BUDGETS[entries[0].budget] if entries else "",
-        verdicts=verdicts,
+        findings=findings,
         points=points,
         rule=RULE,
         papers=[(paper, PAPERS.get(paper, paper), sections) for paper, sections in papers.items()],
@@ -75,12 +80,12 @@ def write_page(reproduction: "Reproduction") -> Path:
     return path
 
 
-def _headline(verdicts: Sequence[ClaimVerdict]) -> str:
-    if not verdicts:
+def _headline(findings: Sequence[Finding]) -> str:
+    if not findings:
         return "No claim is tested for these papers."
-    counts = [f"{sum(v.answer == answer for v in verdicts)} {text}" for answer, text in ANSWERS.items()]
-    text = f"{pluralize(len(verdicts), 'claim')} of the papers: {', '.join(counts)}."
-    stand_ins = sum(verdict.source is not None for verdict in verdicts)
+    counts = [f"{sum(finding.answer == answer for finding in findings)} {text}" for answer, text in ANSWERS.items()]
+    text = f"{pluralize(len(findings), 'claim')} of the papers: {', '.join(counts)}."
+    stand_ins = sum(finding.source is not None for finding in findings)
     return text + (f" {stand_ins} of them on images that stand in for the paper's." if stand_ins else "")
 
 

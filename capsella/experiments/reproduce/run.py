@@ -11,7 +11,7 @@ from rich.console import Console
 from capsella import ray_cluster
 from capsella.errors import CapsellaError, NoMemoryError
 from capsella.experiments import Stopwatch, Task, compute_tasks, format_duration
-from capsella.experiments.reproduce.claims import ClaimVerdict, judge
+from capsella.experiments.reproduce.findings import Finding, judge
 from capsella.experiments.reproduce.page import write_page
 from capsella.experiments.reproduce.plan import Entry, Plan, Training
 from capsella.files import alone_in, read_json
@@ -119,10 +119,10 @@ class Reproduction:
         runs = [row.folder(entry.folder, seed) / "result.json" for row in entry.rows for seed in range(self.seeds)]
         return all(run.stat().st_mtime <= entry.numbers.stat().st_mtime for run in runs if run.exists())
 
-    def verdicts(self) -> list[ClaimVerdict]:
+    def findings(self) -> list[Finding]:
         """Judge every claim of the papers on the page."""
         return judge(self.entries, self.missing, self.seeds)
 
     def write(self) -> Path:
-        """Write report.html and claims.json; return the path of the page."""
+        """Write report.html and findings.json; return the path of the page."""
         return write_page(self)

@@ -90,7 +90,8 @@ BEST: Mapping[str, Routing] = {
     "variational": VariationalRouting(bias=False, precision=WIDE),
 }
 # Rows without a routing of single votes, by their networks.
-OTHERS = {"cluster": "league_cluster", "average pooling": "league_pooling", "CNN": "league_cnn"}
+CNNS = ("CNN, average pooling", "CNN, flattened")
+OTHERS = {"cluster": "league_cluster", **dict(zip(CNNS, ("league_pooling", "league_cnn"), strict=True))}
 SMALL = Budget(
     epochs=4, epoch_images=960, batch_size=32, validation_per_class=20, test_per_class=100, cosine=True, ema=0.98
 )

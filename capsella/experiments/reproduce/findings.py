@@ -1,14 +1,13 @@
-"""A rule that decides whether measured rows support a paper's claim."""
+"""Findings: what measured rows say about each claim that one network has a lower error than another."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import Interval, interval_over_seeds, points
+from capsella.evaluation import Interval, holm_adjusted, pooled_seed_variance, rank_test
 from capsella.experiments import CorrectnessTable, was_still_learning
 from capsella.experiments.reproduce.plan import Entry
 from capsella.papers.published import CLAIMS, paper_of
@@ -16,115 +15,119 @@ from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
 from capsella.training import Recipe, RunFolder
 from capsella.training.validation import best_validation
 
-Answer = Literal["supports", "contradicts", "cannot tell"]
+Answer = Literal["supports", "contradicts", "cannot tell", "not tested"]
+LEVEL = 0.05
 MIN_SEEDS = 2
 RULE = (
-    "A claim says that one row has a lower error than another. Both networks see the same test images, and their "
-    "errors are compared image by image. If a claim names a row at several learning rates, the one with the lowest "
-    "validation error counts, and of equal ones the one with the lowest loss. The difference has a 95 % interval over "
-    "test images and seeds together (two crossed random effects); for smallNORB over toys, because views of one toy "
-    "are not independent. The numbers support the claim if the whole interval is on the paper's side of 0, and "
-    "contradict it if it is on the other side. They cannot tell if the interval contains 0; if the one over seeds "
-    f"alone does (Welch's); if a row is missing, has fewer than {MIN_SEEDS} seeds, or one that diverged; if a network "
-    "is far from convergence; or if networks that should be compared at one error did not all reach it. Far from "
-    "convergence is a short training, or one whose training loss or error still fell at its end: over its last third "
-    "by more than a tenth of all that it fell. With a cosine schedule every curve falls at the end, so that is not "
-    "asked. Each claim is tested alone: chance would decide one of twenty in which there is nothing."
+    "A claim says that one row has a lower error than another. Their errors are compared on the same test images. If a "
+    "claim names a row at several learning rates, the one with the lowest validation error counts, and of equal ones "
+    "the one with the lowest loss. The difference has a 95 % interval over test images (for smallNORB over objects) "
+    "and seeds, whose variance is pooled over the rows of the table. A claim is supported or contradicted if the "
+    "p-value, adjusted for all tested claims (Holm 1979), is below 0.05; otherwise the numbers cannot tell. It is not "
+    f"tested if a row is missing, has fewer than {MIN_SEEDS} seeds or one that diverged, is far from convergence, or "
+    "missed the error at which networks are compared. Far from convergence is a short training, or one whose training "
+    "loss or error fell over its last third by more than a tenth of its whole fall. With a cosine schedule every curve "
+    "falls at the end, so that is not asked."
 )
 
 
 @dataclass(frozen=True)
-class ClaimVerdict:
+class Finding:
     """The outcome of a claim.
 
-    rows: slugs of the two that were compared. why: the reason if they cannot tell. errors: of both rows in per cent,
-    means over seeds. gain: by how much the better row's accuracy is higher, as a share; None if a row is missing.
-    caveats: of the rows, e.g. "few images". source: the images that stand in for the paper's, if any.
+    rows: slugs of the two that were compared. not_tested: the reason if they were not. errors: of both rows in per
+    cent, means over seeds. gain: by how much the better row's accuracy is higher. p_value: adjusted for all claims that
+    are judged together. objects_p_value: of a rank test over objects, if there are any. images: training images that
+    the better row's networks saw. caveats: of the rows, e.g. "few images". source: the images that stand in for the
+    paper's, if any.
     """
 
     claim: Claim
     rows: tuple[str, str]
-    answer: Answer
-    why: str = ""
+    not_tested: str = ""
     errors: tuple[float, float] | None = None
     gain: Interval | None = None
+    p_value: float = 1.0
+    objects_p_value: float | None = None
+    images: int | None = None
     caveats: tuple[str, ...] = ()
     source: str | None = None
 
+    @property
+    def answer(self) -> Answer:
+        """The outcome in a word."""
+        if self.not_tested or self.gain is None:
+            return "not tested"
+        if self.p_value >= LEVEL:
+            return "cannot tell"
+        return "supports" if self.gain.estimate > 0 else "contradicts"
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values."""
+        gain = None if self.gain is None else self.gain.to_dict() | {"detectable": self.gain.detectable}
         return {
             "claim": self.claim.text,
             "where": self.claim.where,
             "rows": list(self.rows),
             "paper_error_percent": self.claim.paper,
             "error_percent": self.errors,
+            "gain": gain,
+            "p_holm": self.p_value,
+            "p_objects": self.objects_p_value,
+            "images": self.images,
             "caveats": list(self.caveats),
             "stand_in": self.source,
-            "gain": None if self.gain is None else self.gain.to_dict(),
             "answer": self.answer,
-            "why": self.why,
+            "not_tested": self.not_tested,
         }
 
 
 def judge(
     entries: Sequence[Entry], missing: Iterable[str], seeds: int, claims: Sequence[Claim] | None = None
-) -> list[ClaimVerdict]:
-    """Judge every claim of the entries' papers. missing: names of tables and figures that are left out."""
+) -> list[Finding]:
+    """Judge every claim of the entries' papers together. missing: names of tables and figures that are left out."""
     by_name = {entry.name: entry for entry in entries}
     papers = {paper_of(name) for name in (*by_name, *missing)}
     claims = [claim for claim in claims or CLAIMS if paper_of(claim.where) in papers]
-    return [judge_claim(claim, by_name.get(claim.where), seeds) for claim in claims]
+    findings = [judge_claim(claim, by_name.get(claim.where), seeds) for claim in claims]
+    tested = [at for at, finding in enumerate(findings) if finding.answer != "not tested"]
+    for at, p_value in zip(tested, holm_adjusted([findings[at].p_value for at in tested]), strict=True):
+        findings[at] = replace(findings[at], p_value=p_value)
+    return findings
 
 
-def judge_claim(claim: Claim, entry: Entry | None, seeds: int) -> ClaimVerdict:
-    """Compare a claim with the runs of its table or figure; None if that was left out."""
+def judge_claim(claim: Claim, entry: Entry | None, seeds: int) -> Finding:
+    """Compare the two rows of a claim, by itself. entry: its table or figure; None if that was left out."""
     rows = (claim.better, claim.worse)
     if entry is None:
-        return ClaimVerdict(claim, rows, "cannot tell", f"{claim.where} was left out.")
+        return Finding(claim, rows, f"{claim.where} was left out.")
     results, key = _results(entry, seeds), _key(claim, entry)
     options = [
         _trained_rates((slug, *others), entry)
         for slug, others in ((claim.better, claim.better_rates), (claim.worse, claim.worse_rates))
     ]
     if missing := [slug for slugs in options for slug in slugs if not results.get(slug)]:
-        return ClaimVerdict(claim, rows, "cannot tell", f"Not run: {' and '.join(missing)}.")
+        return Finding(claim, rows, f"Not run: {' and '.join(missing)}.")
     rows = _best_rate(options[0], results), _best_rate(options[1], results)
     runs = [results[slug] for slug in rows]
     try:
         better, worse = (CorrectnessTable.from_tests([run[key] for run in of_row]) for of_row in runs)
-        gain = better.difference_from(worse)
+        every = [CorrectnessTable.from_tests([run[key] for run in of_row]) for of_row in results.values() if of_row]
+        gain = better.difference_from(worse, seed_variance=pooled_seed_variance(table.correct for table in every))
     except (CapsellaError, ValueError, KeyError) as error:
-        return ClaimVerdict(claim, rows, "cannot tell", f"Not measured on the same images: {error}.")
-    errors = 100 * (1 - float(better.correct.mean())), 100 * (1 - float(worse.correct.mean()))
-    answer: Answer = "cannot tell"
-    if not (why := _why_not_asked(rows, entry, runs, seeds)):
-        answer, why = decide(gain, better.correct.mean(1), worse.correct.mean(1))
-    caveats = tuple(dict.fromkeys(caveat for slug in rows if (caveat := entry.published.caveat(slug))))
-    return ClaimVerdict(claim, rows, answer, why, errors, gain, caveats, entry.source)
-
-
-def decide(
-    gain: Interval, better: Float[np.ndarray, " seeds"], worse: Float[np.ndarray, " seeds"]
-) -> tuple[Answer, str]:
-    """Return the answer by the interval over images and seeds, and by that over seeds alone.
-
-    Args:
-        gain: over images and seeds.
-        better, worse: the accuracy of each seed, as a share.
-
-    >>> decide(Interval(0.02, 0.01, 0.03, 0.0, 0.0, 9.0), np.array([0.96, 0.97]), np.array([0.94, 0.95]))
-    ('cannot tell', 'Over seeds alone the interval is −1.0 to +5.0 points, which contains 0.')
-    """
-    if gain.low <= 0 <= gain.high:
-        return "cannot tell", "The interval contains 0."
-    low, high = interval_over_seeds(better, worse)
-    if low <= 0 <= high:
-        return (
-            "cannot tell",
-            f"Over seeds alone the interval is {points(low)} to {points(high)} points, which contains 0.",
-        )
-    return ("supports", "") if gain.low > 0 else ("contradicts", "")
+        return Finding(claim, rows, f"Not measured on the same images: {error}.")
+    return Finding(
+        claim,
+        rows,
+        _why_not_tested(rows, entry, runs, seeds),
+        errors=(100 * (1 - float(better.correct.mean())), 100 * (1 - float(worse.correct.mean()))),
+        gain=gain,
+        p_value=gain.p_value,
+        objects_p_value=None if better.groups is None else rank_test(better.correct, worse.correct, better.groups),
+        images=runs[0][0]["training"].get("best", {}).get("images_seen"),
+        caveats=tuple(dict.fromkeys(caveat for slug in rows if (caveat := entry.published.caveat(slug)))),
+        source=entry.source,
+    )
 
 
 def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
@@ -141,17 +144,16 @@ def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     return "still learning" if was_still_learning(recipe, folders) else ""
 
 
-def _why_not_asked(slugs: Sequence[str], entry: Entry, runs: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:
-    """Return why the interval does not decide; empty if it does."""
+def _why_not_tested(slugs: Sequence[str], entry: Entry, runs: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:
+    """Return why the difference does not count; empty if it does."""
     states = {slug: state for slug, of_row in zip(slugs, runs, strict=True) if (state := state_of(entry, slug, of_row))}
     if states:
         return f"Far from convergence: {', '.join(f'{slug} ({state})' for slug, state in states.items())}."
     folders = [row.folder(entry.folder, seed) for row in entry.rows if row.slug in slugs for seed in range(seeds)]
     if gone := [folder.name for folder in folders if RunFolder(folder).has_diverged]:
-        return f"Diverged: {', '.join(gone)}; the other seeds would speak for the row."
-    if min(map(len, runs)) < MIN_SEEDS:
-        return f"{min(map(len, runs))} seed of a row; at least {MIN_SEEDS} are needed."
-    return ""
+        return f"Diverged: {', '.join(gone)}."
+    fewest = min(map(len, runs))
+    return f"{fewest} seed of a row; at least {MIN_SEEDS} are needed." if fewest < MIN_SEEDS else ""
 
 
 def _trained_rates(slugs: Sequence[str], entry: Entry) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from capsella.experiments import with_learning_rate
 from capsella.experiments.reproduce import Entry, judge_claim
-from capsella.experiments.reproduce.claims import state_of
+from capsella.experiments.reproduce.findings import judge, state_of
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
 from capsella.papers.table_types import Claim, MatchedErrorTable, MatchedRow, TestSet
 from tests.reproduce.made import rows, table
@@ -49,18 +49,18 @@ def verdict(folder, caps, cnn, budget="medium", **options):
 
 def test_support_and_contradiction(tmp_path):
     good = verdict(tmp_path / "a", (20, 21, 22), (60, 61, 62))
-    assert (good.answer, good.why) == ("supports", "")
+    assert (good.answer, good.not_tested) == ("supports", "")
     assert good.errors == pytest.approx((5.25, 15.25))
     assert good.gain.estimate == pytest.approx(0.1)
     assert good.gain.low > 0
     assert verdict(tmp_path / "b", (60, 61, 62), (20, 21, 22)).answer == "contradicts"
 
 
-def test_a_seed_that_diverged_cannot_tell(tmp_path):
+def test_a_seed_that_diverged_is_not_tested(tmp_path):
     (tmp_path / "caps-seed2").mkdir()
     (tmp_path / "caps-seed2" / "diverged.json").write_text("{}")
     found = verdict(tmp_path, (20, 21), (60, 61, 62))
-    assert found.answer == "cannot tell"
+    assert found.answer == "not tested"
 
 
 def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
@@ -68,7 +68,7 @@ def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
     tried = [with_learning_rate(rows("medium")["cnn"], rate) for rate in (1, 2)]
     of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("medium").values(), *tried))
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
-    assert "cnn-rate2" in judge_claim(claim, of_both, 3).why
+    assert "cnn-rate2" in judge_claim(claim, of_both, 3).not_tested
     (tmp_path / "cnn-rate2-seed0").mkdir()
     (tmp_path / "cnn-rate2-seed0" / "diverged.json").write_text("{}")
     for seed in range(2):
@@ -92,25 +92,29 @@ def test_an_interval_that_holds_0_cannot_tell(tmp_path):
     assert open_one.gain.low < 0 < open_one.gain.high
 
 
-def test_few_seeds_that_differ_cannot_tell_where_images_alone_would(tmp_path):
-    found = verdict(tmp_path, (20, 22), (40, 46))
-    assert found.gain.low > 0
-    assert found.answer == "cannot tell"
+def test_p_values_are_adjusted_for_all_claims_that_are_tested(tmp_path):
+    verdict(tmp_path, (20, 26), (36, 44))
+    claims = [CLAIM, dataclasses.replace(CLAIM, worse="no-such")]
+    alone = judge_claim(CLAIM, entry(tmp_path), 3)
+    once, missing = judge([entry(tmp_path)], (), 3, claims)
+    assert (once.p_value, missing.answer) == (alone.p_value, "not tested")
+    twice = judge([entry(tmp_path)], (), 3, [CLAIM, *claims])
+    assert twice[0].p_value == pytest.approx(2 * alone.p_value)
 
 
-def test_a_missing_row_cannot_tell(tmp_path):
+def test_a_missing_row_is_not_tested(tmp_path):
     found = verdict(tmp_path, (20, 21), ())
-    assert (found.answer, found.gain) == ("cannot tell", None)
-    assert judge_claim(CLAIM, None, 3).answer == "cannot tell"
+    assert (found.answer, found.gain) == ("not tested", None)
+    assert judge_claim(CLAIM, None, 3).answer == "not tested"
     unknown = dataclasses.replace(CLAIM, worse="no-such", worse_rates=("no-such-rate1",))  # as of images without it
-    assert judge_claim(unknown, entry(tmp_path), 3).answer == "cannot tell"
+    assert judge_claim(unknown, entry(tmp_path), 3).answer == "not tested"
 
 
-def test_rows_far_from_convergence_cannot_tell(tmp_path):
+def test_rows_far_from_convergence_are_not_tested(tmp_path):
     found = verdict(tmp_path / "a", (20, 21, 22), (60, 61, 62), loss=FALLING)
-    assert found.answer == "cannot tell"
+    assert found.answer == "not tested"
     small = verdict(tmp_path / "b", (20, 21, 22), (60, 61, 62), budget="small")
-    assert small.answer == "cannot tell"
+    assert small.answer == "not tested"
 
 
 def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_path):

@@ -1,0 +1,231 @@
+"""Novel viewpoints with hundreds of test objects: novel against familiar error over the whole training.
+
+Four networks share their stem, loss and training: EM routing, the same with uniform couplings, and two CNNs. Networks
+differ in how fast they learn, so their errors on novel viewpoints are compared at an equal error on familiar ones, by
+analysis of covariance over all checkpoints. docs/papers/plans.md, D, was written before the first run.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from rich.console import Console
+
+from capsella.data import Splits, load_once
+from capsella.errors import ArgumentError, pluralize
+from capsella.evaluation import Interval, evaluate, over_seeds, points
+from capsella.experiments import CorrectnessTable, Row, check_seeds, evaluate_run, reevaluate
+from capsella.files import write_json
+from capsella.papers.budget import Budget, BudgetName
+from capsella.papers.routing_benchmark.datasets import BEST, CNNS, OTHERS
+from capsella.papers.table_types import hardware_of, table_values
+from capsella.training import ModelOptions, Recipe, RunFolder, resume, train
+from capsella.training.registry import get_recipe
+
+RECIPE = "routings-elevation"
+SMALL = Budget(
+    epochs=3, epoch_images=320, batch_size=32, validation_per_class=4, test_per_class=60, cosine=True, ema=0.9
+)
+LONG = Budget(epochs=8, epoch_images=2_000, batch_size=32, validation_per_class=20, cosine=True, ema=0.99)
+COMPARED_BELOW = 30.0  # familiar error in per cent of the checkpoints that count; above, the two are not linear
+EM = "EM"
+QUIET = Console(quiet=True)
+COLUMNS = (
+    *("familiar, ours %", "novel, ours %", "EM gains, novel, points", "EM gains at equal familiar error, points"),
+    *("p", "detects, points"),
+)
+By = Literal["azimuth", "elevation"]
+SOURCES: Mapping[str, tuple[By, ...]] = {
+    "toys-5": ("azimuth", "elevation"),
+    "toys-20": ("azimuth", "elevation"),
+    "smallnorb-jpeg-poses": ("elevation",),
+}
+
+
+@dataclass(frozen=True)
+class ViewpointCurves:
+    """The table of viewpoints: a row per network, by azimuth and by elevation."""
+
+    budget: BudgetName
+    source: str = "toys-5"
+    title: str = "Novel viewpoints at equal error on familiar ones"
+    columns: tuple[str, ...] = ("viewpoints by", "network")
+    family: str | None = None
+    note: str = (
+        "Networks of 128,000 parameters with one stem and one training; the last epoch's errors. Cross-entropy of "
+        f"log-odds for all. Gains of {EM} routing have a 95 % interval over objects and seeds. At equal familiar "
+        "error: analysis of covariance over the checkpoints with a familiar error below "
+        f"{COMPARED_BELOW:g} %, one slope for both networks, seeds as replicates."
+    )
+
+    def on(self, source: str) -> "ViewpointCurves":
+        """Return the same on other objects.
+
+        Raises:
+            ArgumentError: not one of `SOURCES`.
+        """
+        if source not in SOURCES:
+            raise ArgumentError("data", f"be one of {', '.join(SOURCES)}", source)
+        return replace(self, source=source)
+
+    def path(self, folder: Path) -> Path:
+        """Return the path of the JSON."""
+        return folder / f"{folder.resolve().name}.json"
+
+    def recipes(self, by: By) -> dict[str, Recipe]:
+        """Return the recipe of each network."""
+        base = get_recipe(RECIPE)
+        camera = {} if "smallnorb" in self.source else {"camera": "left"}
+        data = base.data.replace(**camera).on(self.source).replace(viewpoints=by)
+        base = replace(base, data=data, loss=replace(base.loss, name="cross_entropy"))
+        base = (SMALL if self.budget == "small" else LONG).limit(base)
+        options = {name: value for name, value in base.model.options.items() if name != "routing"}
+        em = BEST["em"]
+        models = {
+            EM: ModelOptions(base.model.name, {**options, "routing": em}),
+            "EM, uniform couplings": ModelOptions(base.model.name, {**options, "routing": replace(em, iterations=1)}),
+            **{name: ModelOptions(OTHERS[name], options) for name in CNNS},
+        }
+        return {name: replace(base, model=model) for name, model in models.items()}
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Train and test what is missing, azimuths first, and write the table after every seed."""
+        check_seeds(seeds)
+        measured: dict[By, dict[str, list[_Curve]]] = {}
+        values: dict[str, Any] = {}
+        for by in SOURCES[self.source]:
+            measured[by] = {name: [] for name in self.recipes(by)}
+            for seed in seeds:
+                for name, recipe in self.recipes(by).items():
+                    slug = f"{by}-{name.lower().replace(', ', '-').replace(' ', '-')}"
+                    row = Row(slug=slug, recipe_name=RECIPE, recipe=recipe)
+                    measured[by][name].append(_curve(row, seed, folder, console))
+                rows = [row for which, of_which in measured.items() for row in _rows(which, of_which)]
+                values = table_values(self, _measured(measured), command, COLUMNS, rows)
+                write_json(self.path(folder), values)
+        return values
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A run. points: (familiar, novel) error in per cent after each epoch. result, novel: as in the run's folder."""
+
+    points: Float[np.ndarray, "epochs 2"]
+    result: Mapping[str, Any]
+    novel: Mapping[str, Any]
+
+
+def _curve(row: Row, seed: int, folder: Path, console: Console) -> _Curve:
+    """Train a run, and test it after every epoch; one that was interrupted starts anew, as it takes a minute."""
+    run_folder, recipe = row.folder(folder, seed), replace(row.recipe, seed=seed)
+    files = RunFolder(run_folder)
+    if not (run_folder / "curve.json").exists():
+        shutil.rmtree(run_folder, ignore_errors=True)
+        console.print(f"{row.slug}, seed {seed}", markup=False)
+        familiar, novel = load_once(recipe.data), _novel(recipe)
+        curve = []
+        for epoch in range(1, recipe.epochs + 1):
+            run = (
+                train(recipe, run_folder, name=row.recipe_name, console=QUIET, until=1, splits=familiar)
+                if epoch == 1
+                else resume(run_folder, console=QUIET, until=epoch, splits=familiar)
+            )
+            curve.append([evaluate(run.model, images).error for images in (familiar.test, novel.test)])
+        evaluate_run(run, report=False, progress=False)
+        reevaluate(run_folder, "novel", lambda: (novel.name, novel.test))
+        files.write("curve", {"familiar_and_novel_error_percent": curve})
+        files.checkpoint.unlink(missing_ok=True)
+    files.check_recipe(recipe)
+    curve = np.array(files.read("curve")["familiar_and_novel_error_percent"])
+    return _Curve(curve, files.read("result"), files.read("novel"))
+
+
+_NOVEL: dict[Any, Splits] = {}
+
+
+def _novel(recipe: Recipe) -> Splits:
+    """Return the images of novel viewpoints, which are rendered once."""
+    data = recipe.data.replace(test_viewpoints="novel")
+    if data not in _NOVEL:
+        _NOVEL.clear()
+        _NOVEL[data] = load_once(data)
+    return _NOVEL[data]
+
+
+def _rows(by: str, curves: Mapping[str, Sequence[_Curve]]) -> list[dict[str, Any]]:
+    rows = []
+    for name, of_row in curves.items():
+        familiar = [curve.result["test"]["error_percent"] for curve in of_row]
+        novel = [curve.novel["error_percent"] for curve in of_row]
+        cells = [by, name, over_seeds(familiar), over_seeds(novel)]
+        plain, adjusted = (None, None) if name == EM or len(of_row) < 2 else _gains(curves[EM], of_row)
+        if plain is None or adjusted is None:
+            cells += ["–"] * 4
+        else:
+            cells += [_interval(plain), _interval(adjusted), f"{adjusted.p_value:.2g}"]
+            cells.append(points(adjusted.detectable, signed=False))
+        rows.append(
+            {
+                "cells": cells,
+                "label": [by, name],
+                "familiar_error_percent": familiar,
+                "novel_error_percent": novel,
+                "gain": None if plain is None else plain.to_dict(),
+                "gain_at_equal_familiar_error": None if adjusted is None else adjusted.to_dict(),
+                "curves": [curve.points.tolist() for curve in of_row],
+                "runs": [dict(curve.result) for curve in of_row],
+                "novel": [dict(curve.novel) for curve in of_row],
+            }
+        )
+    return rows
+
+
+def _gains(first: Sequence[_Curve], second: Sequence[_Curve]) -> tuple[Interval, Interval]:
+    """Return by how much the first network's novel error is lower: at the end, and at equal familiar error."""
+    tables = [CorrectnessTable.from_tests([curve.novel for curve in curves]) for curves in (first, second)]
+    plain = tables[0].difference_from(tables[1])
+    adjusted = adjusted_means([[curve.points for curve in curves] for curves in (first, second)])
+    gain = (adjusted[1].mean() - adjusted[0].mean()) / 100
+    seed_error = float(sum(values.var(ddof=1) / len(values) for values in adjusted) ** 0.5) / 100
+    interval = replace(plain, estimate=gain, seed_error=seed_error)
+    half = (plain.high - plain.low) / 2 * interval.standard_error / plain.standard_error
+    return plain, replace(interval, low=gain - half, high=gain + half)
+
+
+def adjusted_means(
+    curves: Sequence[Sequence[Float[np.ndarray, "epochs 2"]]],
+) -> list[Float[np.ndarray, " seeds"]]:
+    """Return each seed's novel error at the mean familiar error of both networks (analysis of covariance).
+
+    The slope of novel against familiar error is common to both, and taken within runs.
+
+    >>> first = [np.array([[10.0, 20.0], [20.0, 40.0]])]
+    >>> second = [np.array([[10.0, 25.0], [20.0, 45.0]])]
+    >>> [means.tolist() for means in adjusted_means([first, second])]
+    [[30.0], [35.0]]
+    """
+    kept = [[run[run[:, 0] < max(COMPARED_BELOW, run[:, 0].min() + 1e-6)] for run in runs] for runs in curves]
+    runs = [run for of_network in kept for run in of_network]
+    centred = np.concatenate([run - run.mean(0) for run in runs])
+    spread = (centred[:, 0] ** 2).sum()
+    slope = (centred[:, 0] * centred[:, 1]).sum() / spread if spread else 0.0
+    familiar = np.mean([run[:, 0].mean() for run in runs])
+    return [np.array([run[:, 1].mean() - slope * (run[:, 0].mean() - familiar) for run in of]) for of in kept]
+
+
+def _interval(gain: Interval) -> str:
+    return f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
+
+
+def _measured(measured: Mapping[By, Mapping[str, Sequence[_Curve]]]) -> str:
+    curves = [curve for of_by in measured.values() for of_row in of_by.values() for curve in of_row]
+    sets = {
+        f"{curve.result['data']}, {curve.result['test']['images']} familiar and {curve.novel['images']} novel images"
+        for curve in curves
+    }
+    seeds = pluralize(len({curve.result["seed"] for curve in curves}), "seed")
+    return f"{'; '.join(sorted(sets))}; {seeds}; {hardware_of({'all': [dict(c.result) for c in curves]})}."

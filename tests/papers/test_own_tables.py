@@ -1,0 +1,91 @@
+"""Our own tables: few images, viewpoint curves, and sweeps."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from capsella.data.sources import toys
+from capsella.papers import few_images, viewpoint_curves
+from capsella.papers.budget import Budget
+from capsella.papers.few_images import FewImages
+from capsella.papers.sabour2017 import tables as sabour2017
+from capsella.papers.viewpoint_curves import ViewpointCurves, adjusted_means
+from capsella.training import RunFolder
+from tests.papers.tiny import QUIET
+
+
+def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monkeypatch):
+    every = few_images._recipes()
+    two = {name: every[name] for name in (few_images.CAPSULES, "average pooling")}
+    monkeypatch.setattr(few_images, "_recipes", lambda: two)
+    monkeypatch.setattr(few_images, "SMALL_EPOCHS", 1)
+    monkeypatch.setattr(few_images, "FACTORS", (1.0, 3.0))
+    monkeypatch.setattr(few_images, "CHOICE_IMAGES", 2)
+    values = FewImages("small").on("digits").run(tmp_path, (0, 1), "c", QUIET)
+    assert [row["label"] for row in values["rows"]] == [[5, "Efficient-CapsNet"], [5, "average pooling"]]
+    capsules, pooling = values["rows"]
+    assert [run["seed"] for run in capsules["runs"]] == [0, 1]
+    for a, b in zip(capsules["runs"], pooling["runs"], strict=True):
+        assert a["recipe"]["data"] == b["recipe"]["data"]
+        assert a["recipe"]["data"]["split_seed"] == a["seed"]
+    assert capsules["gain"] is None
+    difference = np.mean(pooling["error_percent"]) - np.mean(capsules["error_percent"])
+    assert 100 * pooling["gain"]["estimate"] == pytest.approx(difference)
+    tried = list(tmp_path.glob("choice-*"))
+    assert len(tried) == 2 * len(few_images.FACTORS)
+    assert not any(RunFolder(path).is_tested for path in tried)
+    monkeypatch.setattr(few_images, "load_source", None)  # what is finished is read
+    assert FewImages("small").on("digits").run(tmp_path, (0, 1), "c", QUIET) == values
+
+
+def test_viewpoint_curves_of_the_same_objects(tmp_path, monkeypatch):
+    render = toys.render_toys
+    monkeypatch.setattr(toys, "render_toys", lambda instances, *views: render(instances[:2], *views, size=32))
+    tiny = Budget(epochs=2, epoch_images=32, batch_size=16, validation_per_class=1, test_per_class=8, ema=0.9)
+    monkeypatch.setattr(viewpoint_curves, "SMALL", tiny)
+    monkeypatch.setattr(viewpoint_curves, "SOURCES", {"toys-5": ("azimuth",)})
+    recipes = ViewpointCurves.recipes
+    monkeypatch.setattr(ViewpointCurves, "recipes", lambda table, by: dict([*recipes(table, by).items()][1:3]))
+    monkeypatch.setattr(viewpoint_curves, "EM", "EM, uniform couplings")
+    values = ViewpointCurves("small").run(tmp_path, (0, 1), "c", QUIET)
+    assert json.loads(ViewpointCurves("small").path(tmp_path).read_text()) == json.loads(json.dumps(values))
+    for row in values["rows"]:
+        assert np.shape(row["curves"]) == (2, 2, 2)  # seeds, epochs, familiar and novel
+        ends = np.array(row["curves"])[:, -1]
+        assert ends.T.tolist() == [row["familiar_error_percent"], row["novel_error_percent"]]
+    assert values["rows"][0]["gain"] is None
+    assert values["rows"][1]["gain_at_equal_familiar_error"]["estimate"] is not None
+
+
+def test_equal_familiar_error():
+    first = [np.array([[5.0, 10.0], [10.0, 20.0]]), np.array([[6.0, 12.0], [8.0, 16.0]])]
+    second = [run + np.array([4.0, 8.0]) for run in first]  # on the same line: slower, and no better or worse
+    means = adjusted_means([first, second])
+    assert np.concatenate(means) == pytest.approx(np.full(4, means[0][0]))
+    above = [run + np.array([0.0, 3.0]) for run in second]
+    means = adjusted_means([first, above])
+    assert means[1] - means[0] == pytest.approx([3.0, 3.0])
+
+
+def test_sweeps_differ_in_what_is_swept_and_test_nothing(tmp_path):
+    sweep = sabour2017.rates("medium")
+    assert len({row.slug for row in sweep.rows}) == 10
+    warmups = {row.label[0]: row.recipe.optimizer.warmup_steps for row in sweep.rows}
+    assert warmups["plain"] == 500
+    assert {row.recipe.loss.reconstruction_weight for row in sabour2017.decoder_weights("medium").rows} == {
+        *(0.0005, 0.002, 0.01)
+    }
+    tiny = sabour2017.decoder_weights("small")
+    narrow = {"primary_types": 4, "decoder_width": 16}
+    rows = [dataclasses.replace(row, recipe=row.recipe.with_model(**narrow)) for row in tiny.on("digits").rows[:2]]
+    rows = [
+        dataclasses.replace(
+            row, recipe=dataclasses.replace(row.recipe, data=row.recipe.data.replace(size=17, per_class=3))
+        )
+        for row in rows
+    ]
+    values = dataclasses.replace(tiny, rows=tuple(rows)).run(tmp_path, (0,), "c", QUIET)
+    assert [len(row["validation_error_percent"]) for row in values["rows"]] == [1, 1]
+    assert not [*tmp_path.glob("*/result.json")]
