@@ -5,7 +5,7 @@ deeper networks capsules starve and couplings hardly depend on the image: the pa
 the parent with its largest coupling, is nearly the same for all images.
 """
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -81,7 +81,7 @@ def measure_routing(
     images = single_images(images, "measurements of routing")
     layers: list[_Layer] = []
     trees: list[set[bytes]] = [set() for _ in images.classes]
-    norms: Counter[str] = Counter()
+    norms: defaultdict[str, float] = defaultdict(float)
     parts = torch.arange(len(images)).split(batch_size)
     model.eval()
     for rows in tracked(parts, "routing", is_shown=progress):
@@ -89,7 +89,7 @@ def measure_routing(
         model.zero_grad()
         with record() as traces:
             output = model(pixels, labels)
-        total_loss(output, pixels, labels, loss).total.backward()  # type: ignore[no-untyped-call]
+        total_loss(output, pixels, labels, loss).total.backward()
         for name, norm in zip(*gradient_norms(model), strict=True):
             norms[name] += float(norm) / len(parts)
         routed = [trace for trace in traces if trace.couplings[-1].shape[2] > 1]

@@ -23,10 +23,10 @@ from capsella.files import write_json
 from capsella.papers.budget import Budget, BudgetName
 from capsella.papers.routing_benchmark.datasets import BEST, CNNS, OTHERS
 from capsella.papers.table_types import hardware_of, table_values
+from capsella.routing import LogisticRouting
 from capsella.training import ModelOptions, Recipe, RunFolder, resume, train
 from capsella.training.registry import get_recipe
 
-RECIPE = "routings-elevation"
 SMALL = Budget(
     epochs=3, epoch_images=320, batch_size=32, validation_per_class=4, test_per_class=60, cosine=True, ema=0.9
 )
@@ -76,18 +76,23 @@ class ViewpointCurves:
         """Return the path of the JSON."""
         return folder / f"{folder.resolve().name}.json"
 
+    @property
+    def recipe_name(self) -> str:
+        """The registered recipe that all rows depart from."""
+        return "routings-toys" if "toys" in self.source else "routings-elevation"
+
     def recipes(self, by: By) -> dict[str, Recipe]:
         """Return the recipe of each network."""
-        base = get_recipe(RECIPE)
-        camera = {} if "smallnorb" in self.source else {"camera": "left"}
-        data = base.data.replace(**camera).on(self.source).replace(viewpoints=by)
+        base = get_recipe(self.recipe_name)
+        data = replace(base.data.on(self.source), viewpoints=by)
         base = replace(base, data=data, loss=replace(base.loss, name="cross_entropy"))
         base = (SMALL if self.budget == "small" else LONG).limit(base)
         options = {name: value for name, value in base.model.options.items() if name != "routing"}
         em = BEST["em"]
+        uniform = em.with_uniform_couplings() if isinstance(em, LogisticRouting) else em
         models = {
             EM: ModelOptions(base.model.name, {**options, "routing": em}),
-            "EM, uniform couplings": ModelOptions(base.model.name, {**options, "routing": replace(em, iterations=1)}),
+            "EM, uniform couplings": ModelOptions(base.model.name, {**options, "routing": uniform}),
             **{name: ModelOptions(OTHERS[name], options) for name in CNNS},
         }
         return {name: replace(base, model=model) for name, model in models.items()}
@@ -102,7 +107,7 @@ class ViewpointCurves:
             for seed in seeds:
                 for name, recipe in self.recipes(by).items():
                     slug = f"{by}-{name.lower().replace(', ', '-').replace(' ', '-')}"
-                    row = Row(slug=slug, recipe_name=RECIPE, recipe=recipe)
+                    row = Row(slug=slug, recipe_name=self.recipe_name, recipe=recipe)
                     measured[by][name].append(_curve(row, seed, folder, console))
                 rows = [row for which, of_which in measured.items() for row in _rows(which, of_which)]
                 values = table_values(self, _measured(measured), command, COLUMNS, rows)
@@ -140,8 +145,8 @@ def _curve(row: Row, seed: int, folder: Path, console: Console) -> _Curve:
         files.write("curve", {"familiar_and_novel_error_percent": curve})
         files.checkpoint.unlink(missing_ok=True)
     files.check_recipe(recipe)
-    curve = np.array(files.read("curve")["familiar_and_novel_error_percent"])
-    return _Curve(curve, files.read("result"), files.read("novel"))
+    errors = np.array(files.read("curve")["familiar_and_novel_error_percent"])
+    return _Curve(errors, files.read("result"), files.read("novel"))
 
 
 _NOVEL: dict[Any, Splits] = {}

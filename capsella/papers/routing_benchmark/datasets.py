@@ -60,6 +60,13 @@ def routings_elevation() -> Recipe:
 
 
 @register_recipe
+def routings_toys() -> Recipe:
+    """The same network on a third of the viewpoints of objects that this package renders: hundreds to be tested on."""
+    elevation = routings_elevation()
+    return replace(elevation, data=elevation.data.replace(camera="left").on("toys-5"))
+
+
+@register_recipe
 def routings_digits() -> Recipe:
     """The same network on digits at random places of 40×40, to be tested on digits under affine maps, too."""
     return _on(NamedData("mnist40"), AugmentOptions(shift=6))
