@@ -84,7 +84,7 @@ class ViewpointCurves:
     def recipes(self, by: By) -> dict[str, Recipe]:
         """Return the recipe of each network."""
         base = get_recipe(self.recipe_name)
-        data = replace(base.data.on(self.source), viewpoints=by)
+        data = base.data.on(self.source).replace(viewpoints=by)
         base = replace(base, data=data, loss=replace(base.loss, name="cross_entropy"))
         base = (SMALL if self.budget == "small" else LONG).limit(base)
         options = {name: value for name, value in base.model.options.items() if name != "routing"}
