@@ -77,6 +77,7 @@ pages: .venv/test
 results: .venv/test
 	$(BIN)/python -m tools.results > docs/reference/results.md
 	$(BIN)/python -m tools.speed > docs/reference/speed.md
+	$(BIN)/python -m tools.findings
 
 # BENCH="em- --compile --json em.json": which, and how; --help tells.
 bench: .venv/test

@@ -18,6 +18,7 @@ class Papers:
 
         capsella papers list               list the tables and figures of each paper
         capsella papers run NAME           train what one needs, and print its numbers beside ours
+        capsella papers run findings       train what the papers' claims need, and draw a forest plot
         capsella papers reproduce [PAPER]  train all of them, and write one page
 
     Interrupted and called again, a command continues.
@@ -53,7 +54,7 @@ def run(arguments: list[str]) -> None:
     options = parse(Papers, arguments or ["--help"], "papers")
     if options.action == "list":
         _list()
-    elif options.action == "run":
+    elif options.action == "run" and options.name != "findings":
         _run(options)
     else:
         _reproduce(options, shlex.join(["capsella", "papers", *arguments]))
@@ -117,12 +118,13 @@ def _reproduce(options: Papers, command: str) -> None:
     if options.data is not None:
         raise ArgumentError("data", "come with run", options.data)
     papers = by_paper([*TABLES, *FIGURES])
-    if options.name is not None and options.name not in papers:
+    findings = options.name == "findings"  # all tables that a claim needs, and their forest plot
+    if options.name is not None and options.name not in papers and not findings:
         raise unknown_name("paper", options.name, papers)
-    folder, out = options.out or Path("runs", f"reproduce-{budget}"), console()
+    folder, out = options.out or Path("runs", f"{'findings' if findings else 'reproduce'}-{budget}"), console()
     out.print("looking for the images", markup=False)
     measured = Measurements(folder)
-    entries, missing = find_entries(options.name, budget, folder, measured, stand_ins=options.stand_ins)
+    entries, missing = find_entries(options.name, budget, folder, measured, stand_ins=options.stand_ins or findings)
     if not entries:
         raise CapsellaError("\n".join(["no table or figure has its images", *left_out(missing)]))
     out.print("timing a few steps of each network", markup=False)

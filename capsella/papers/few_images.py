@@ -27,7 +27,7 @@ from capsella.experiments import (
 from capsella.files import write_json
 from capsella.papers.budget import BudgetName
 from capsella.papers.own_images import usual_epochs
-from capsella.papers.table_types import hardware_of, table_values
+from capsella.papers.table_types import hardware_of, table_values, with_test
 from capsella.routing import UniformRouting
 from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
@@ -223,7 +223,7 @@ class _Series:
                     "label": [size, name],
                     "rate": rates[name],
                     "error_percent": errors,
-                    "gain": None if gain is None else {**gain.to_dict(), "p_holm": adjusted[size, name]},
+                    "gain": None if gain is None else {**with_test(gain), "p_holm": adjusted[size, name]},
                     "runs": runs,
                 }
             )

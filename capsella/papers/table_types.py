@@ -17,7 +17,7 @@ from rich.table import Table
 from capsella.data import DataOptions, load_data
 from capsella.environment import hardware
 from capsella.errors import ArgumentError, CapsellaError, pluralize
-from capsella.evaluation import over_seeds
+from capsella.evaluation import Interval, over_seeds
 from capsella.experiments import Results, Row, Runner, common_seeds, reevaluate
 from capsella.files import write_json
 from capsella.models import ImageClassifier
@@ -623,6 +623,11 @@ def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:
     """Return the mean over seeds, with the standard deviation if there are several; a difference has a sign."""
     text = over_seeds(values)
     return f"+{text}" if signed and not text.startswith("-") else text
+
+
+def with_test(gain: Interval) -> dict[str, Any]:
+    """Return a difference ready for JSON, with its p-value and the smallest difference that would be detected."""
+    return {**gain.to_dict(), "p": gain.p_value, "detectable": gain.detectable}
 
 
 def seeds_phrase(results: Results) -> str:

@@ -22,7 +22,7 @@ from capsella.experiments import CorrectnessTable, Row, check_seeds, evaluate_ru
 from capsella.files import write_json
 from capsella.papers.budget import Budget, BudgetName
 from capsella.papers.routing_benchmark.datasets import BEST, CNNS, OTHERS
-from capsella.papers.table_types import hardware_of, table_values
+from capsella.papers.table_types import hardware_of, table_values, with_test
 from capsella.routing import LogisticRouting
 from capsella.training import ModelOptions, Recipe, RunFolder, resume, train
 from capsella.training.registry import get_recipe
@@ -179,8 +179,8 @@ def _rows(by: str, curves: Mapping[str, Sequence[_Curve]]) -> list[dict[str, Any
                 "label": [by, name],
                 "familiar_error_percent": familiar,
                 "novel_error_percent": novel,
-                "gain": None if plain is None else plain.to_dict(),
-                "gain_at_equal_familiar_error": None if adjusted is None else adjusted.to_dict(),
+                "gain": None if plain is None else with_test(plain),
+                "gain_at_equal_familiar_error": None if adjusted is None else with_test(adjusted),
                 "curves": [curve.points.tolist() for curve in of_row],
                 "runs": [dict(curve.result) for curve in of_row],
                 "novel": [dict(curve.novel) for curve in of_row],

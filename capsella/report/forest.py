@@ -9,7 +9,7 @@ LOWER, OPEN, UNTESTED = "#1b6e3c", "#1f6f9f", "#999999"
 
 
 class ForestLine(NamedTuple):
-    """A comparison. gain, low, high: in percentage points, with the 95 % interval. p_value: adjusted; None if untested."""
+    """A comparison: its gain in percentage points, the 95 % interval, and the adjusted p-value (None if untested)."""
 
     label: str
     gain: float

@@ -15,6 +15,7 @@ from capsella.files import read_json, write_json, write_text
 from capsella.papers.published import paper_of
 from capsella.papers.table_types import cells_with_caveats, ours_columns
 from capsella.report.figures import write_figure
+from capsella.report.forest import ForestLine, forest_figure
 from capsella.report.pages import data_uri, render_page
 from capsella.training import RunFolder
 
@@ -67,6 +68,7 @@ def write_page(reproduction: "Reproduction") -> Path:
         headline=_headline(findings),
         budget=BUDGETS[entries[0].budget] if entries else "",
         findings=findings,
+        forest=_forest(findings, folder),
         points=points,
         rule=RULE,
         papers=[(paper, PAPERS.get(paper, paper), sections) for paper, sections in papers.items()],
@@ -78,6 +80,22 @@ def write_page(reproduction: "Reproduction") -> Path:
     path = folder / "report.html"
     write_text(path, page)
     return path
+
+
+def _forest(findings: Sequence[Finding], folder: Path) -> str | None:
+    """Draw findings.png, and return it for the page; None if nothing was compared."""
+    lines = [
+        ForestLine(
+            label=finding.claim.text,
+            gain=100 * finding.gain.estimate,
+            low=100 * finding.gain.low,
+            high=100 * finding.gain.high,
+            p_value=None if finding.not_tested else finding.p_value,
+        )
+        for finding in findings
+        if finding.gain is not None
+    ]
+    return write_figure(forest_figure(lines), folder / "findings.png") if lines else None
 
 
 def _headline(findings: Sequence[Finding]) -> str:

@@ -160,15 +160,16 @@ def find_entries(
     """Return every table and figure whose images are at hand, and why each of the others is left out.
 
     Args:
-        paper: e.g. "sabour2017"; None takes all.
+        paper: e.g. "sabour2017"; None takes all, and "findings" those that a claim needs.
         budget: of the trainings.
         folder: in which each family of runs has a folder.
         measured: counts the images.
         stand_ins: use the images of `STAND_INS` if the paper's cannot be had.
     """
     entries, missing = [], {}
+    claimed = {claim.where for claim in CLAIMS}
     for name, make in {**TABLES, **FIGURES}.items():
-        if paper in (None, paper_of(name)):
+        if paper in (None, paper_of(name)) or (paper == "findings" and name in claimed):
             try:
                 entries.append(_entry(name, make(budget), budget, folder, measured, stand_ins))
             except (CapsellaError, OSError) as error:
