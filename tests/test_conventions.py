@@ -25,6 +25,7 @@ PARTS = [
         "types",
         "seeds",
         "progress",
+        "plugins",
         "environment",
         "_native",
         "ray_cluster",

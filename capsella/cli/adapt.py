@@ -15,22 +15,22 @@ from capsella.training.config import AdaptOptions
 class Adapt:
     """Adapt a trained network to another domain with a few labelled images.
 
-    All other images of that domain test it, and choose nothing. The result is a
-    run folder, for capsella predict, export and explore.
+    All other images of the domain are tested before and after. The result is a
+    run folder for capsella predict, explore and export.
     """
 
-    run: Annotated[Path, *positional("RUN", "A run, or a comparison's folder; it stays as it is.")]
-    images: Annotated[str, *positional("IMAGES", "The other domain: a folder, an .npz file or a named source.")]
+    run: Annotated[Path, *positional("RUN", "A run, or a comparison's folder. It is not changed.")]
+    images: Annotated[str, *positional("IMAGES", "The other domain: a folder, an .npz file or a named data set.")]
     out: Path
     """Folder of the adapted run."""
     group: str | None = None
-    """A regular expression whose one capture group, found in the path, names the patient or slide, e.g.
-    'patient([0-9]+)'; for an .npz file an array of integers. No patient is both learned from and tested."""
+    """A regular expression with one capture group that finds the patient or slide in a path, e.g. 'patient([0-9]+)';
+    for an .npz file the name of an array. Keeps patients on one side; intervals are then over patients."""
     range: tuple[float, float] | None = None
-    """The values that become 0 and 255 in files of more than 8 bits. Default: what the files state, or else the
+    """Values that become black and white in files with more than 8 bits. Default: read from the files, or else the
     percentiles 0.1 and 99.9 of their values."""
     skip_broken: bool = False
-    """Leave out images that cannot be read, or show no cell if cells are cropped."""
+    """Skip images that cannot be read, or that show no cell if cells are cropped."""
     how: Annotated[AdaptOptions, Group] = AdaptOptions()
 
     def __post_init__(self) -> None:

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCommon:
-    """Measure how long networks take on this machine.
+    """Measure the speed of networks on this machine.
 
-    One image (p50, p95, p99) and the best batch in every backend on the CPU;
-    with --training, batches forward, and forward with backward.
+    Times single images (p50, p95, p99) and batches in every backend on the CPU.
+    With --training, times forward and backward passes instead.
     """
 
-    networks: Annotated[tuple[str, ...], *positional("RUN|MODEL…", "Runs, models, or patterns of models; '*' is all.")]
+    networks: Annotated[tuple[str, ...], *positional("RUN|MODEL…", "Runs, models, or patterns of models such as '*'.")]
     training: bool = False
-    """Time batches of random images, forward and with backward, in turn."""
+    """Time forward passes, and forward with backward passes, of random images."""
     backends: tuple[str, ...] = ()
-    """Backends to time. Default: all; those that are not installed are listed."""
+    """Backends to time. Default: all that are installed."""
     batch: tuple[int, ...] = (1, 5)
     """With --training: batch sizes."""
     size: int | None = None
-    """With --training: pixels a side of models' images. Default: as published."""
+    """With --training: height and width of a model's images in pixels. Default: as published."""
     threads: int | None = None
-    """Threads. Default: PyTorch's choice."""
+    """CPU threads. Default: PyTorch's choice."""
     json: bool = False
     """Print JSON instead of tables."""
     out: Path | None = None
-    """Also write JSON to this file, after each network."""
+    """JSON file, written after each network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +46,17 @@ class Bench(BenchCommon):
     """All flags."""
 
     calls: int = 200
-    """Calls to time in each backend, at least 100; with --training at least 7 are timed, for --seconds."""
+    """Timed calls per backend, at least 100."""
     seconds: float | None = None
     """Stop timing a backend after this many seconds. With --training: time each case for this long (default 2)."""
     channels: int | None = None
-    """With --training: channels of models' images. Default: as published."""
+    """With --training: channels of a model's images. Default: as published."""
     classes: int | None = None
-    """With --training: number of classes of models. Default: as published."""
+    """With --training: number of classes of a model. Default: as published."""
     decoder: Literal["both", "with", "without"] = "both"
-    """With --training: networks with their decoder, without it, or both."""
+    """With --training: time networks with their decoder, without it, or both."""
     accelerator: Literal["cpu", "cuda"] = "cpu"
-    """With --training: where to compute."""
+    """With --training: the device."""
 
     def __post_init__(self) -> None:
         check_minimum(1, threads=self.threads)
@@ -65,28 +65,34 @@ class Bench(BenchCommon):
 def run(arguments: list[str]) -> None:
     """Measure and print."""
     options = parse(Bench, arguments, "bench")
-    if options.training:
-        _time_training(options)
-    else:
-        _time_backends(options, shlex.join(["capsella", "bench", *arguments]))
 
-
-def _time_backends(options: Bench, command: str) -> None:
     import torch
 
-    from capsella.bench import BACKENDS, bench_networks
-    from capsella.bench.subjects import networks_of, with_images
+    from capsella.bench import BACKENDS, bench_networks, execution_times
+    from capsella.bench.subjects import networks_of, with_decoders, with_images
 
-    backends = options.backends or tuple(BACKENDS)
-    names, threads = networks_of(options.networks), options.threads or torch.get_num_threads()
-    values = bench_networks(
-        {name: partial(with_images, name) for name in names},
-        {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
-        command=command,
-        out=options.out,
-        console=console(stderr=True) if len(names) > 1 else None,
-        show=(lambda *_: None) if options.json else _print,
-    )
+    names = networks_of(options.networks)
+    if options.training:
+        torch.set_num_threads(options.threads or torch.get_num_threads())
+        sizes = {"image_size": options.size, "channels": options.channels, "classes": options.classes}
+        given = {name: value for name, value in sizes.items() if value is not None}
+        networks, seconds = with_decoders(names, options.decoder, given), options.seconds or 2.0
+        times = execution_times(networks, options.batch, seconds=seconds, device=options.accelerator)
+        values = times.to_dict()
+        if not options.json:
+            show(times.table())
+        if options.out is not None:
+            write_json(options.out, values)
+    else:
+        backends, threads = options.backends or tuple(BACKENDS), options.threads or torch.get_num_threads()
+        values = bench_networks(
+            {name: partial(with_images, name) for name in names},
+            {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
+            command=shlex.join(["capsella", "bench", *arguments]),
+            out=options.out,
+            console=console(stderr=True) if len(names) > 1 else None,
+            show=(lambda *_: None) if options.json else _print,
+        )
     if options.json:
         print(json.dumps(values, indent=2))
 
@@ -95,27 +101,6 @@ def _print(result: "Measured", images: str) -> None:
     from capsella.bench import BACKENDS
 
     show(result.table())
-    print(f"timed on {images}; difference: the largest in any activation from PyTorch")
+    print(f"timed on {images}; difference: largest difference of any activation from PyTorch")
     for name, reason in result.unavailable.items():
         print(f"{BACKENDS[name]}: not measured, {reason}")
-
-
-def _time_training(options: Bench) -> None:
-    import torch
-
-    from capsella.bench import execution_times
-    from capsella.bench.subjects import networks_of, with_decoders
-
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    sizes = {"image_size": options.size, "channels": options.channels, "classes": options.classes}
-    given = {name: value for name, value in sizes.items() if value is not None}
-    networks = with_decoders(networks_of(options.networks), options.decoder, given)
-    seconds = 2.0 if options.seconds is None else options.seconds
-    times = execution_times(networks, options.batch, seconds=seconds, device=options.accelerator)
-    if options.json:
-        print(json.dumps(times.to_dict(), indent=2))
-    else:
-        show(times.table())
-    if options.out is not None:
-        write_json(options.out, times.to_dict())

@@ -20,35 +20,35 @@ DEMO = Path("runs/demo")
 class Explore:
     """Look inside a network: activations, reconstructions, dials, routing, votes.
 
-        capsella explore RUN                           a page in the browser
+        capsella explore RUN                           an interactive page in the browser
         capsella explore RUN --data IMAGES --out DIR   pictures of these images
 
-    The page is that of `capsella share`, with every test image and uploads.
+    The page is that of capsella share, with all test images and with uploads.
     """
 
     runs: Annotated[
         tuple[Path, ...],
-        *positional("[RUN…]", "Runs; one of two may be a CNN. Default: runs/demo, trained if missing."),
+        *positional("[RUN…]", "Runs; one of two may be a CNN. Default: runs/demo, which is trained if missing."),
     ] = ()
     data: tuple[Path, ...] = ()
-    """With --out: image files, or folders with images. Default for a run on pairs: its test pairs."""
+    """With --out: image files or folders. Default for a run on pairs: its test pairs."""
     out: Path | None = None
     """Draw pictures into this folder instead of opening a page."""
     images: int = 500
-    """Test images to find by class, and by right and wrong, spread evenly over the test set."""
+    """Number of test images that can be filtered by class and by correctness."""
     cell_radius: float | None = None
-    """For a network that crops stained cells: radius of a typical nucleus in pixels of the images. Default: measured
-    on 100 of the images, or as in training for uploads."""
+    """For networks that crop stained cells: radius of a typical nucleus in pixels of your files. Default: measured on
+    100 of the images; for uploads as in training."""
     range: tuple[float, float] | None = None
-    """With --out: the values that are black and white in files of more than 8 bits. Default: as in training."""
+    """With --out: values that become black and white in files with more than 8 bits. Default: as in training."""
     skip_broken: bool = False
-    """With --out: leave out images that cannot be read, and list them at the end."""
+    """With --out: skip images that cannot be read, and list them at the end."""
     port: int = 7860
     """Port of the page."""
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than this machine's own lets others in who know the URL with its random token."""
+    """Address to listen on. With any other, the URL contains a random token; everybody who has the URL has access."""
     browser: bool = True
-    """Open the page in this machine's browser."""
+    """Open the page in the browser."""
 
     def __post_init__(self) -> None:
         check_argument(self.out is not None or not self.data, "come with --out", data=tuple(map(str, self.data)))
@@ -56,7 +56,7 @@ class Explore:
 
 
 def run(arguments: list[str]) -> None:
-    """Draw, or serve until interrupted."""
+    """Draw, or serve the page until interrupted."""
     options = parse(Explore, arguments, "explore")
     if options.out is not None:
         _draw(options, options.out)
@@ -65,7 +65,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _serve(options: Explore) -> None:
-    """Check everything that can be wrong before anything is loaded."""
+    """Serve the page, after checks of everything that can be wrong before anything is loaded."""
     from capsella.cli import train
     from capsella.evaluation import set_scale
     from capsella.evaluation.domain import notes_on_adapted
@@ -77,12 +77,12 @@ def _serve(options: Explore) -> None:
     check_port(options.host, options.port)
     check_starlette()
     if not options.runs and not (DEMO / "model.safetensors").exists():
-        print(f"no run given, and none in {DEMO}: training the demo first, about a minute on two cores", flush=True)
+        print(f"training the demo first ({DEMO}), about a minute on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
     runs = open_runs(options.runs or (DEMO,))
     if options.cell_radius is not None:
         cropping = [run.model for run in runs.values() if run.model.cut is not None]
-        check_argument(bool(cropping), "be left out: no run crops cells", cell_radius=options.cell_radius)
+        check_argument(bool(cropping), "be left out, since no run crops cells", cell_radius=options.cell_radius)
         for model in cropping:
             set_scale(model, (), options.cell_radius)
     for line in notes_on_adapted(runs):
@@ -99,15 +99,15 @@ def _draw(options: Explore, out: Path) -> None:
     from capsella.training import load_splits
     from capsella.training.trained import open_network
 
-    check_argument(len(options.runs) == 1, "be one with --out", runs=tuple(map(str, options.runs)))
+    check_argument(len(options.runs) == 1, "be a single run with --out", runs=tuple(map(str, options.runs)))
     model, run = open_network(options.runs[0])
     model.value_range = options.range or model.value_range
     is_paired = run is not None and run.recipe.data.is_paired
     broken: list[UnreadableFile] = []
     if options.data:
         note(*filter(None, [set_scale(model, options.data, options.cell_radius)]), *passed_over(options.data))
-        kept = broken if options.skip_broken else None
-        pictures = explain_images(model, options.data, out, classes=2 if is_paired else 1, broken=kept)
+        skipped = broken if options.skip_broken else None
+        pictures = explain_images(model, options.data, out, classes=2 if is_paired else 1, broken=skipped)
     elif run is not None and is_paired:
         test = load_splits(run, skip_broken=True).test
         pictures = [explain_pairs(model, test, out)] if isinstance(test, PairSet) else []
@@ -115,6 +115,6 @@ def _draw(options: Explore, out: Path) -> None:
         raise ArgumentError("data", "name at least one image or folder", None)
     print(*pictures, sep="\n")
     for file in broken:
-        print(f"left out {file.file}: {file.reason}", file=sys.stderr)
+        print(f"skipped {file.file}: {file.reason}", file=sys.stderr)
     if not pictures:
         raise CapsellaError("none of the images could be read")

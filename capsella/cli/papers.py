@@ -2,13 +2,14 @@
 
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import by_paper, console, list_entries, show
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
+from capsella.errors import CapsellaError, check_argument, check_minimum, unknown_name
+from capsella.plugins import load_plugin
 from capsella.ray_cluster import ClusterOptions, ray_session
 
 
@@ -17,41 +18,51 @@ class Papers:
     """Run published tables and figures, or reproduce papers.
 
         capsella papers list               list the tables and figures of each paper
-        capsella papers run NAME           train what one needs, and print its numbers beside ours
-        capsella papers run findings       train what the papers' claims need, and draw a forest plot
-        capsella papers reproduce [PAPER]  train all of them, and write one page
+        capsella papers run NAME           train what a table or figure needs, and print
+                                           its numbers beside the published ones
+        capsella papers run findings       train what all claims need, and draw a forest plot
+        capsella papers reproduce [PAPER]  train all of them and write one page
 
-    Interrupted and called again, a command continues.
+    After an interruption, run the same command again to continue.
     """
 
     action: Annotated[Literal["list", "run", "reproduce"], *positional("list|run|reproduce", "What to do.")]
     name: Annotated[str | None, *positional("[NAME]", "A table or figure to run, or a paper to reproduce.")] = None
     budget: Literal["small", "medium", "full"] | None = None
-    """small: few images and epochs, to compare the rows with one another. medium: hours per row on two cores. full: the
-    paper's own training. Default: small for a table or figure, medium for a paper."""
+    """small: minutes per row, a smoke test. medium: hours per row on two cores. full: the paper's own training.
+    Default: small for a table or figure, medium for a paper."""
     seeds: int | None = None
-    """Train each row with this many seeds (default 1); to reproduce, each row that a claim compares (default 3)."""
+    """Number of seeds per row. Default: 1; with reproduce 3 for rows that a claim compares."""
     data: str | None = None
-    """With run: other sources of images, with commas between them, e.g. smallnorb-jpeg for smallnorb."""
+    """With run: other data sets, separated by commas, e.g. smallnorb-jpeg instead of smallnorb."""
+    rows: tuple[str, ...] = ()
+    """With run routings: train only these routings, and show the published rows beside them."""
+    plugin: Path | None = None
+    """A Python file that registers a routing, network or recipe of your own."""
     hours: float | None = None
-    """With reproduce: plan what fits into this time. Default: everything."""
+    """With reproduce: train what fits into this time. Default: everything."""
     stand_ins: bool = False
-    """With reproduce: use similar images where a paper's are not available, and say so on the page."""
+    """With reproduce: use similar images where those of a paper are not available, and mark such results."""
     out: Path | None = None
-    """Folder of the runs and results. Default: runs/NAME-BUDGET, one for all tables of a family."""
+    """Folder of the runs and results. Default: runs/NAME-BUDGET; tables of a paper may share one."""
     dry_run: bool = False
-    """With reproduce: measure, print the plan, and train nothing."""
+    """With reproduce: print the plan and stop."""
     cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
     def __post_init__(self) -> None:
         check_minimum(1, seeds=self.seeds)
         check_argument(self.hours is None or self.hours > 0, "be above 0", hours=self.hours)
-        check_argument(self.name is not None or self.action != "run", "be given: capsella papers list", name=self.name)
+        check_argument(self.name is not None or self.action != "run", "be given (capsella papers list)", name=self.name)
+        check_argument(not self.rows or self.name == "routings", "come with run routings", rows=self.rows)
+        check_argument(self.data is None or self.action == "run", "come with run", data=self.data)
+        check_argument(self.cluster.on is None or self.plugin is None, "come without --on", plugin=self.plugin)
 
 
 def run(arguments: list[str]) -> None:
     """List, run or reproduce."""
     options = parse(Papers, arguments or ["--help"], "papers")
+    if options.plugin is not None:
+        load_plugin(options.plugin)
     if options.action == "list":
         _list()
     elif options.action == "run" and options.name != "findings":
@@ -63,13 +74,9 @@ def run(arguments: list[str]) -> None:
 def _list() -> None:
     from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
 
-    tables, figures = {**TABLES, **OWN_TABLES}, dict(FIGURES)
-    texts: dict[str, str] = {}
-    for name, make in tables.items():
-        table: Any = make("full")
-        texts[name] = table.title
-    texts |= {name: str(make("full").title) for name, make in figures.items()}
-    list_entries({paper: [(name, texts[name]) for name in names] for paper, names in by_paper(texts).items()})
+    registered: dict[str, Any] = {**TABLES, **OWN_TABLES, **FIGURES}
+    titles = {name: str(make("full").title) for name, make in registered.items()}
+    list_entries({paper: [(name, titles[name]) for name in names] for paper, names in by_paper(titles).items()})
 
 
 def _run(options: Papers) -> None:
@@ -77,17 +84,19 @@ def _run(options: Papers) -> None:
     from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
     from capsella.papers.table_types import draw_table
 
-    name, budget = options.name or "", options.budget or "small"
+    name, budget, seeds = options.name or "", options.budget or "small", options.seeds or 1
     registered: dict[str, Any] = {**TABLES, **OWN_TABLES, **FIGURES}
     if name not in registered:
         raise unknown_name("name", name, registered)
-    published, seeds = registered[name](budget), options.seeds or 1
+    published = registered[name](budget)
     command = f"capsella papers run {name} --budget {budget} --seeds {seeds}"
     if options.data is not None:
         for source in options.data.split(","):
             if source not in source_names():
                 raise unknown_name("data", source, source_names())
         published, command = published.on(options.data), f"{command} --data {options.data}"
+    if options.rows:
+        published, command = replace(published, only=options.rows), f"{command} --rows {shlex.join(options.rows)}"
     parts = (published.family or name, budget, options.data)
     folder = options.out or Path("runs", "-".join(part for part in parts if part))
     with ray_session(options.cluster):
@@ -95,10 +104,10 @@ def _run(options: Papers) -> None:
     path = published.path(folder)
     if name in FIGURES:
         print(values["title"], values["measured"], values["note"], sep="\n")
-        print(f"drawn in {path}, with its numbers in {path.with_suffix('.json').name}")
+        print(f"figure written to {path}, and its numbers to {path.with_suffix('.json').name}")
     else:
         show(draw_table(values))
-        print(f"written to {path}")
+        print(f"table written to {path}")
 
 
 def _reproduce(options: Papers, command: str) -> None:
@@ -115,8 +124,6 @@ def _reproduce(options: Papers, command: str) -> None:
     from capsella.papers.published import FIGURES, TABLES
 
     began, budget, seeds = time.monotonic(), options.budget or "medium", options.seeds or 3
-    if options.data is not None:
-        raise ArgumentError("data", "come with run", options.data)
     papers = by_paper([*TABLES, *FIGURES])
     findings = options.name == "findings"  # all tables that a claim needs, and their forest plot
     if options.name is not None and options.name not in papers and not findings:
@@ -126,13 +133,12 @@ def _reproduce(options: Papers, command: str) -> None:
     measured = Measurements(folder)
     entries, missing = find_entries(options.name, budget, folder, measured, stand_ins=options.stand_ins or findings)
     if not entries:
-        raise CapsellaError("\n".join(["no table or figure has its images", *left_out(missing)]))
+        raise CapsellaError("\n".join(["the images of no table or figure are available", *left_out(missing)]))
     out.print("timing a few steps of each network", markup=False)
     plan = make_plan(trainings_of(entries, seeds, measured.seconds), options.hours)
     show(plan_summary(plan, entries))
     print(*left_out(missing), sep="\n", end="\n" if missing else "")
-    if options.dry_run:
-        return
-    reproduction = Reproduction(folder, entries, missing, plan, seeds, command, out, began)
-    with ray_session(options.cluster):
-        print(f"page    {reproduction.run()}")
+    if not options.dry_run:
+        reproduction = Reproduction(folder, entries, missing, plan, seeds, command, out, began)
+        with ray_session(options.cluster):
+            print(f"page    {reproduction.run()}")

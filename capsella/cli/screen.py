@@ -1,4 +1,4 @@
-"""Tables and lists on the screen, in which no name is ever cut."""
+"""Tables and lists on the screen; names in them are never cut."""
 
 import os
 import textwrap
@@ -21,7 +21,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def show(*shown: RenderableType) -> None:
-    """Print tables and texts. Words of tables are never cut: on a narrow screen the lines are too long instead."""
+    """Print tables and texts. On a narrow screen the lines of a table are too long, but its words stay whole."""
     for item in shown:
         if isinstance(item, Group):
             show(*item.renderables)
@@ -62,7 +62,7 @@ def by_paper(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _width_for_words(table: Table, out: Console) -> int:
-    """Make no column narrower than its longest word, and columns of single words unshrinkable; return the width."""
+    """Make each column as wide as its longest word, and columns of single words unshrinkable; return the width."""
     options = out.options.update(width=_ANY_WIDTH)
     for column in table.columns:
         cells = [Measurement.get(out, options, cell) for cell in (column.header, *column.cells)]

@@ -48,16 +48,14 @@ def run(arguments: list[str]) -> None:
     """Search, test the winner, and write the report."""
     command = parse(SearchCommand, arguments or ["--help"], "search")
 
-    from capsella.cli.recipes import choose_recipe, describe_augmentation
+    from capsella.cli.recipes import choose_recipe
     from capsella.experiments.search import finish_search, open_search, read_space, run_search
     from capsella.experiments.search.report import outcome_summary, plan_summary
     from capsella.training import ComputeOptions
 
     out, options = console(), command.options
-    name, recipe, fitted = choose_recipe(command.words, command.given, out)
+    name, recipe = choose_recipe(command.words, command.given, out)
     compute = ComputeOptions(**part_of(command.given, "compute"))
-    if fitted is not None:
-        out.print(describe_augmentation(recipe.augment), markup=False, soft_wrap=True)
     space = None if command.space is None else read_space(command.space, recipe)
     with tempfile.TemporaryDirectory() as folder, out.status("reading the images, timing a few steps"):
         if command.dry_run:

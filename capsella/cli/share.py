@@ -9,27 +9,25 @@ from capsella.cli.flags import parse, positional
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Write a trained capsule network as one HTML page with live dials.
+    """Write a trained capsule network as one interactive HTML page.
 
-    The page opens from a disk. It needs no server and no internet.
-
-    It contains test images: whoever gets the page can see them.
+    The page needs no server and no internet connection. It contains test
+    images: everybody who gets the file can see them.
     """
 
     runs: Annotated[tuple[Path, ...], *positional("RUN [RUN]", "A run, or two to compare; one may be a CNN.")]
     out: Path | None = None
-    """The page. Default: share.html in the first run's folder."""
+    """The HTML file. Default: share.html in the folder of the first run."""
     images: int = 20
-    """Number of test images on the page: every class, mistakes, and images that the network is uncertain about."""
+    """Number of test images: from every class, with mistakes and uncertain predictions."""
     network: bool = False
-    """Include the network, so that readers can draw or drop their own images. Adds 6 MB, and 4 MB per million
-    weights."""
+    """Include the network, so that readers can try images of their own. Adds 6 MB, and 4 MB per million weights."""
     megabytes: float = 10.0
-    """Largest size of the page."""
+    """Largest size of the file."""
 
 
 def run(arguments: list[str]) -> None:
-    """Write the page, and print what is in it."""
+    """Write the page and print which images it contains."""
     options = parse(Share, arguments, "share")
 
     from capsella.evaluation.domain import notes_on_adapted
@@ -44,6 +42,5 @@ def run(arguments: list[str]) -> None:
         list(runs.values()), out, images=options.images, megabytes=options.megabytes, network=options.network
     )
     for name, numbers in shared.images.items():
-        print(f"{name}: {len(numbers)} test images are on the page, and whoever gets it can see them: "
-              f"{', '.join(map(str, sorted(numbers)))}")  # fmt: skip
-    print(f"{shared.path}: {shared.megabytes:.1f} MB; open it in a browser")
+        print(f"{name}: everybody who gets the page can see test images {', '.join(map(str, sorted(numbers)))}")
+    print(f"page written to {shared.path} ({shared.megabytes:.1f} MB); open it in a browser")

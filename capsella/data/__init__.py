@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         load_source,
         load_split,
         save_split,
-        save_thesis_sets,
         thesis_set,
     )
     from capsella.data.options import (

@@ -92,30 +92,6 @@ def thesis_set(name: str, options: DataOptions) -> DataOptions:
     return options.replace(**{"per_class": None, "first_classes": None, **THESIS_SETS[name]})
 
 
-def save_thesis_sets(
-    options: DataOptions, folder: Path, say: Callable[[str], object] = lambda note: None
-) -> dict[str, list[ClassCounts]]:
-    """Write the split files mini.csv, small.csv, … of the thesis's sets into `folder`; `say` is called with each note.
-
-    A set of more classes than the source has is left out.
-
-    Returns:
-        Number of images per class and split of each set that was written.
-
-    Raises:
-        ValueError, CapsellaError: as `load_data`.
-    """
-    source = load_source(options, pixels=False)
-    source.tell(say)
-    written = {}
-    for name in THESIS_SETS:
-        chosen = thesis_set(name, options)
-        if (chosen.first_classes or 0) <= len(source.classes):
-            table, written[name] = source.table(chosen)
-            table.write(folder / f"{name}.csv")
-    return written
-
-
 def load_source(options: DataOptions, *, whole: bool = False, pixels: bool = True) -> "LoadedSource":
     """Read a source of single images. A folder is listed once, and each of its images of 8 bits is decoded once.
 

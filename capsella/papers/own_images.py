@@ -1,19 +1,21 @@
 """Recipes for a folder of your own images, and how they are adapted to the folder."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from capsella.data import FolderData
-from capsella.data.scan import FolderSummary
-from capsella.errors import ArgumentError
+from capsella.data.scan import FolderSummary, inspect_folder
+from capsella.errors import ArgumentError, pluralize
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
 from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnorb_small
 from capsella.papers.sabour2017.recipes import sabour2017_cells, sabour2017_cells_cnn
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
+from capsella.training.flags import with_fields
 from capsella.training.registry import get_recipe, register_recipe
 
 UNNAMED = Path("images")  # the folder of these recipes if none is named
@@ -212,6 +214,56 @@ def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
         f"--epochs {epochs}": f"the network sees about {epochs * train:,} images",
     }
     return Fitted(replace(recipe, data=data, augment=augment, batch_size=batch, epochs=epochs), reasons)
+
+
+def fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any]) -> tuple[Recipe, list[str]]:
+    """Return a registered recipe for the images of a folder, and lines that say what was chosen and why.
+
+    Args:
+        name: the recipe.
+        folder: one subfolder per class.
+        fields: fields of the recipe by path, which win over what would be chosen.
+
+    Raises:
+        ValueError: a field is out of range. CapsellaError: no such folder, or no images in it.
+    """
+    found, base = inspect_folder(folder), get_recipe(name)
+    limits = {path: fields[path] for path in ("data.validation", "data.test", "data.per_class") if path in fields}
+    if folds := fields.get("data.folds"):
+        limits["data.test"] = 1 / folds
+    recipe, reasons = fitted(with_fields(base, limits), found)
+    usual = recipe.epochs
+    kept = {field: getattr(base.data, field) for field in ("validation", "test", "per_class")}
+    recipe = with_fields(replace(recipe, data=replace(recipe.data, **kept)), fields)
+    flags = {path.rpartition(".")[2].replace("_", "-") for path in fields}
+    lines = [
+        f"{folder}: {found}",
+        f"recipe {name}, with these settings for your images:",
+        *(f"  {flag:<16} {why}" for flag, why in reasons.items() if flag.split()[0].lstrip("-") not in flags),
+        f"  augmentation: {describe_augmentation(recipe.augment)} (change it with flags, e.g. --no-flip --shift 0)",
+    ]
+    if 2 * recipe.epochs < usual:
+        lines.append(f"note: {recipe.epochs} epochs may be too few to converge; {usual} are usual for these images")
+    return recipe, lines
+
+
+def describe_augmentation(augment: AugmentOptions) -> str:
+    """Return the kinds of changes of training images in a few words.
+
+    >>> describe_augmentation(AugmentOptions(shift=4, flip=True))
+    'flips, shifts by up to 4 pixels'
+    """
+    plain = ("shift", "padding_mode", "rotation", "rotation_sd", "flip", "mirror")
+    others = replace(AugmentOptions(), **{name: getattr(augment, name) for name in plain})
+    for_domains = augment == augment.for_domain_shift()
+    changes = {
+        "rotation": augment.rotation or augment.rotation_sd,
+        "flips": augment.flip or augment.mirror,
+        f"shifts by up to {pluralize(augment.shift, 'pixel')}": augment.shift,
+        "changes as by other microscopes, stains and cameras": for_domains,
+        "others (see --help-all)": augment != others and not for_domains,
+    }
+    return ", ".join(change for change, is_made in changes.items() if is_made) or "none"
 
 
 def usual_epochs(epochs: int, train: int) -> int:

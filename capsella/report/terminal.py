@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from capsella.data import ClassCounts
 from capsella.evaluation import (
     PERTURBATIONS,
     AttackOptions,
@@ -26,6 +27,14 @@ from capsella.report.prose import evaluation_notes, evaluation_warnings, majorit
 MOST_COLUMNS = 12
 WIDTH = 80
 MOST_CONFUSIONS, MOST_BESIDE = 15, 5  # the second: beside a matrix
+
+
+def counts_table(title: str, counts: Sequence[ClassCounts]) -> Table:
+    """Return the number of images per class and split."""
+    table = Table("class", "train", "validation", "test", title=Text(title))
+    for row in counts:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    return table
 
 
 def evaluation_table(evaluation: Evaluation) -> RenderableType:

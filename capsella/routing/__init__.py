@@ -1,6 +1,14 @@
 """Routing algorithms: pure functions without parameters, and the options by which a layer names one."""
 
-from capsella.routing.base import ROUTINGS, LogisticRouting, Routed, RoutedLogits, Routing, routing_from_dict
+from capsella.routing.base import (
+    ROUTINGS,
+    LogisticRouting,
+    Routed,
+    RoutedLogits,
+    Routing,
+    register_routing,
+    routing_from_dict,
+)
 from capsella.routing.cluster import Clustered, cluster_routing
 from capsella.routing.convolution import Geometry, RoutingInputs, RoutingShape, capsule_votes
 from capsella.routing.diagnostics import DEAD_BELOW, LayerDiagnostics, coupling_entropy, dead_share, diagnose

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from capsella.data import (
+    THESIS_SETS,
     DataOptions,
     FolderData,
     NamedData,
@@ -19,7 +20,6 @@ from capsella.data import (
     load_split,
     read_split_file,
     save_split,
-    save_thesis_sets,
     thesis_set,
 )
 from capsella.errors import CapsellaError
@@ -149,15 +149,11 @@ def test_the_first_classes_keep_their_splits(cells: Path):
         load_data(folder(cells, first_classes=4))
 
 
-def test_the_thesis_sets_of_digits(tmp_path: Path):
-    counts = save_thesis_sets(NamedData(), tmp_path / "sets")
-    assert {path.stem for path in (tmp_path / "sets").iterdir()} == set(counts)
-    sets = {name: load_data(NamedData(split_file=tmp_path / f"sets/{name}.csv", split_seed=9)) for name in counts}
-    assert list(sets) == ["mini", "small", "medium-size", "basic", "medium", "hard"]
+def test_the_thesis_sets_of_digits():
+    sets = {name: load_data(thesis_set(name, NamedData())) for name in THESIS_SETS}
     assert set(sets["mini"].train.counts().values()) == {100}
     assert sets["basic"].classes == tuple("01234")
     assert_same(sets["hard"], load_data(NamedData()))
-    assert_same(sets["mini"], load_data(thesis_set("mini", NamedData())))
     images = {name: contents(splits) for name, splits in sets.items()}
     assert images["mini"]["train"] < images["small"]["train"] <= images["medium-size"]["train"]
     assert images["basic"]["train"] < images["medium"]["train"] == images["hard"]["train"]

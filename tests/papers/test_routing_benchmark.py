@@ -278,3 +278,18 @@ def test_missing_images_show_before_the_first_training(tiny, tmp_path, monkeypat
     dataset = dataclasses.replace(DIGITS, changed=ChangedImages("others", missing))
     with pytest.raises(CapsellaError, match="others"):
         tiny("self", dataset=dataset).run(tmp_path, (0,), "c", QUIET)
+
+
+def test_rows_of_ones_own_stand_beside_the_published_ones(tiny, tmp_path, monkeypatch):
+    benchmark = dataclasses.replace(tiny("self", "dynamic"), only=("self",))
+    cells = {"data": "digits", "routing": "dynamic", "error, ours %": "100.01 [1.0, 2.0]", "another": "x"}
+    published = {"heads": list(cells), "rows": [list(cells.values()), ["digits", "self", "0.01", "x"]]}
+    monkeypatch.setattr(table, "PUBLISHED", tmp_path)
+    (tmp_path / "routings-small-digits.json").write_text(json.dumps({"tables": [published]}))
+    values = benchmark.run(tmp_path / "mine", (0,), "c", QUIET)
+    assert [row["cells"][1] for row in values["rows"]] == ["self", "dynamic (published)"]
+    assert values["rows"][1]["cells"][3] == "100.01 [1.0, 2.0]"
+    assert not [*(tmp_path / "mine").glob("*dynamic*")]
+    with pytest.raises(ArgumentError) as error:
+        dataclasses.replace(benchmark, only=("slef",)).run(tmp_path / "mine", (0,), "c", QUIET)
+    assert error.value.argument == "rows"

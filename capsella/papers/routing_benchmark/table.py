@@ -1,5 +1,6 @@
 """The table of the routing benchmark: a row per network and data set, with errors, ranks, gains and costs."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,10 +13,10 @@ from rich.console import Console
 
 from capsella.data import load_data, single_images
 from capsella.environment import environment, hardware
-from capsella.errors import pluralize
+from capsella.errors import pluralize, unknown_name
 from capsella.evaluation import AttackOptions, accuracy_interval, holm
 from capsella.experiments import CorrectnessTable, Results, Runner, Task, ValidationResult, check_seeds, reevaluate
-from capsella.files import write_json
+from capsella.files import read_json, write_json
 from capsella.papers.budget import BudgetName
 from capsella.papers.routing_benchmark.datasets import (
     CNNS,
@@ -42,6 +43,8 @@ ATTACKS: dict[BudgetName, tuple[AttackOptions, int]] = {
     "medium": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
     "full": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
 }
+PUBLISHED = Path(__file__).parents[3] / "results" / "tables"  # of a checkout
+_NUMBER = re.compile(r"[0-9.]+")
 FEWEST_SEEDS = 2  # with one, an interval covers the test images alone, and rows would differ by their seed
 COLUMNS = (
     *("rate", "error, ours %", "rank", "seeds %", "training %"),
@@ -77,18 +80,30 @@ NOTE = (
 
 @dataclass(frozen=True)
 class RoutingBenchmark:
-    """The routings, and networks without any, on one or several data sets, each with its source."""
+    """The routings, and networks without any, on one or several data sets, each with its source.
+
+    only: labels of the rows to train; the published rows then stand beside them. Empty for all.
+    """
 
     budget: BudgetName
     datasets: tuple[tuple[BenchmarkDataset, str], ...] = tuple((dataset, dataset.sources[0]) for dataset in DATASETS)
     title: str = "Routing benchmark"
     columns: tuple[str, ...] = ("data", "routing")
     family: str | None = None
+    only: tuple[str, ...] = ()
 
     @property
     def rows(self) -> tuple[BenchmarkRow, ...]:
-        """Return every network on every data set."""
-        return tuple(row for dataset, source in self.datasets for row in rows_on(dataset, source, self.budget))
+        """Return every network to train on every data set."""
+        return tuple(row for dataset, source in self.datasets for row in self._rows_on(dataset, source))
+
+    def _rows_on(self, dataset: BenchmarkDataset, source: str) -> tuple[BenchmarkRow, ...]:
+        rows, wanted = rows_on(dataset, source, self.budget), [name.replace("_", " ") for name in self.only]
+        labels = [row.label[1] for row in rows]
+        for name in wanted:
+            if name not in labels:
+                raise unknown_name("rows", name, labels)
+        return tuple(row for row in rows if not wanted or row.label[1] in wanted)
 
     @property
     def note(self) -> str:
@@ -130,9 +145,9 @@ class RoutingBenchmark:
         results: Results = {}
         for dataset, source in self.datasets:
             console.print(f"{dataset.label} ({source})", markup=False)
-            part = _DatasetPart(dataset, self.budget, rows_on(dataset, source, self.budget), folder, console)
+            part = _DatasetPart(dataset, self.budget, self._rows_on(dataset, source), folder, console)
             measured = part.measured(seeds)
-            rows += _values(measured)
+            rows += _beside_published(_values(measured), self.budget, source) if self.only else _values(measured)
             results |= {row.row.slug: row.runs for row in measured}
         values = table_values(self, _measured_text(results), command, COLUMNS, rows)
         write_json(self.path(folder), values)
@@ -288,6 +303,26 @@ def _sound(runs: Runs) -> Runs:
 
 def _folders(runs: Runs) -> list[Path]:
     return [run.folder for run in runs.values()]
+
+
+def _beside_published(rows: list[dict[str, Any]], budget: BudgetName, source: str) -> list[dict[str, Any]]:
+    """Return the rows and, marked as such, the other rows of the committed table, by error; a checkout has that."""
+    path = PUBLISHED / f"routings-{budget}-{source}.json"
+    if not path.exists():
+        return rows
+    table, heads = read_json(path)["tables"][0], ["data", "routing", *COLUMNS]
+    error, trained = heads.index("error, ours %"), [row["label"][1] for row in rows]
+    for cells in table["rows"]:
+        known = dict(zip(table["heads"], cells, strict=True))
+        if known["routing"] not in trained:
+            published = {**known, "routing": f"{known['routing']} (published)"}
+            rows.append({"cells": [published.get(head, "–") for head in heads], "published": True})
+
+    def error_of(row: dict[str, Any]) -> float:
+        number = _NUMBER.match(row["cells"][error])
+        return float(number[0]) if number else np.inf
+
+    return sorted(rows, key=error_of)
 
 
 def _measured_text(results: Results) -> str:

@@ -1,0 +1,33 @@
+"""Plug-ins: Python files of yours that register a routing, a network or a recipe."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from capsella.errors import CapsellaError
+
+VARIABLE = "CAPSELLA_PLUGIN"  # names a plug-in for commands without the flag --plugin
+
+
+def load_plugin(path: Path) -> None:
+    """Import a Python file, so that its `@register_routing` and other decorators take effect.
+
+    The file runs with your rights: load only files that you trust.
+
+    Raises:
+        CapsellaError: there is no such file, or it raises an error.
+    """
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise CapsellaError(f"{path}: a plug-in must be an existing .py file")
+    if path.stem in sys.modules:
+        if getattr(sys.modules[path.stem], "__file__", None) == spec.origin:
+            return
+        raise CapsellaError(f"{path}: a module named {path.stem} is loaded already; rename the file")
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module  # annotations of its dataclasses are resolved here
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # any mistake in the user's file
+        del sys.modules[path.stem]
+        raise CapsellaError(f"{path}: {type(error).__name__}: {error}") from error
