@@ -179,7 +179,12 @@ def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch):
         print("more", flush=True)  # the rest goes nowhere
 
 
-PRINTS = "import capsella.cli.info as i; i.run = lambda _: print({text!r}); from capsella.cli import main; main(['info'])"
+PRINTS = """
+import capsella.cli.info as info
+from capsella.cli import main
+info.run = lambda _: print({text!r})
+main(["info"])
+"""
 
 
 @pytest.mark.parametrize(
