@@ -46,12 +46,33 @@ def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     namespace: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S):
         exec(compile(block, "README.md", "exec"), namespace)
-    assert capsys.readouterr().out == "torch.Size([2, 1, 1, 5])\n"
+    (shown,) = re.findall(r"^```text\n(.*?)^```", README, re.M | re.S)
+    assert capsys.readouterr().out == shown
+
+
+def test_the_readme_is_short_and_the_citation_is_of_this_version() -> None:
+    assert len(re.sub(r"^```.*?^```", "", README, flags=re.M | re.S).split()) <= 700
+    version = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {capsella.__version__}\n" in version
+
+
+def test_pages_are_short() -> None:
+    """At most 150 lines; the changelog and the generated page of results grow."""
+    lines = {page.relative_to(DOCS).as_posix(): len(page.read_text().splitlines()) for page in DOCS.rglob("*.md")}
+    long = [name for name, number in lines.items() if number > 150]
+    assert set(long) <= {"reference/results.md", "reference/changelog.md"}
+
+
+def test_what_the_dockerfile_copies_is_there() -> None:
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    allowed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists()
+        assert f"!{name}" in allowed
 
 
 def test_commands_of_the_pages_are_understood(understood: Callable[[str], bool]) -> None:
     commands = {line for page in [*DOCS.rglob("*.md"), ROOT / "README.md"] for line in shell_commands(page.read_text())}
-    commands |= set(re.findall(r"\| `(capsella [^`]+)`", README))
     if importlib.util.find_spec("ray") is None:  # an extra that the fast suite does not install
         commands = {line for line in commands if "--on " not in line}
     assert len(commands) > 100
@@ -72,7 +93,7 @@ def test_links_lead_somewhere() -> None:
 def test_every_command_is_on_its_page() -> None:
     from capsella.cli.main import COMMANDS
 
-    page = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `capsella ([a-z-]+)", page, re.M)) == set(COMMANDS)
 
 

@@ -11,6 +11,7 @@ which `tools.speed` reads. Pages name whatever else is in it.
 import argparse
 import csv
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,30 +20,25 @@ from typing import Any
 
 from capsella.environment import hardware
 from capsella.errors import CapsellaError
-from capsella.papers.table_types import SHORT, caveated_cells
+from capsella.papers.table_types import caveated_cells
 
 RESULTS = Path(__file__).parent.parent / "results"
 HEADER = """# Results
 
-Generated from `results/` by `make results`. Each row has the command that trains it today; `results/runs.csv` also has
-its data, seed, commit and number of images.
+Generated from `results/` by `make results`. The JSON of each table has more columns and notes on how it was made;
+`results/runs.csv` has the machine, commit, interval and speed of each run.
 
-- **Interval.** It is of one network, over test images (Wilson 1927). On smallNORB it is over the 25 test toys. Where
-  the single answers were not kept, the cell says so: such an interval is far too narrow.
-- **Seeds.** Before 26 November 2026, seeds changed the first weights alone. Their spread may be too small.
-- **Epoch.** Validation images choose it. With `--keep last` it is the last one. Two rows that differ only in this are
-  one training.
-- **Test images.** They choose no epoch and no rate. Tables that stop networks at an error use them, and say so
-  (affNIST, novel viewpoints, attacks). But later recipes were made after the test errors of earlier ones were known:
-  `efficient-capsnet-mnist` has `--keep last` since a test error of 0.47 %, `emnet-cells` has its 60 epochs since others
-  were tested.
-- **Short.** Fewer than 12 epochs. Such rows compare with each other, as float32 with bfloat16; they rank no networks.
-  The routing benchmark says after how many images its ranks hold.
-- **Speed.** The median over epochs of a training that may have shared its processor.
-- **Peak memory.** Of the process. In runs until 28 November 2026 it may be that of a training before it in the process.
+- Error rates are in per cent of the test images. Intervals are 95 %, over test images (objects on smallNORB) and seeds.
+- *Few images*: the paper's training saw at least ten times as many. *Short* rows compare with each other only.
+- Validation images choose the epoch and the learning rate. Tables that stop networks at an error use test images for
+  that.
 
-| result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |
-|---|---|---:|---:|---:|---:|---:|---|
+## Single trainings
+
+One number per seed.
+
+| result | command | epochs | error % |
+|---|---|---:|---:|
 """
 SHORT_EPOCHS = 12
 COLUMNS = (
@@ -57,6 +53,12 @@ FEW_IMAGES = (
     "**Few images**: the rate of these trainings has fallen to nothing, but they saw far fewer images than published "
     "ones. More would still help, and may turn a comparison."
 )
+MOST_ROWS = 24  # tables of more rows are left to their JSON
+# Heads of columns that readers of the page can do without.
+ONLY_IN_JSON = {
+    *("gap", "train loss", "validation loss", "images/s", "rate", "seeds %", "training %", "gain over CNN, points"),
+    *("unattacked, right %", "attacked, right %", "entropy", "training, images/s", "ms an image", "memory MiB"),
+}
 BAR_MS = 50.0  # most milliseconds per image on the instrument of the thesis (Forslöv 2018)
 
 
@@ -69,9 +71,9 @@ def markdown(folder: Path = RESULTS) -> str:
     text, path = HEADER, folder / "runs.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            text += "".join(_run_row(row) for row in csv.DictReader(file))
+            text += _run_rows(list(csv.DictReader(file)))
         for path in sorted((folder / "tables").glob("*.json")):
-            text += _section(json.loads(path.read_text(encoding="utf-8")))
+            text += _section(path.stem, json.loads(path.read_text(encoding="utf-8")))
         path = folder / "figures.json"
         for figure in json.loads(path.read_text(encoding="utf-8")):
             text += _figure(folder, figure)
@@ -80,36 +82,42 @@ def markdown(folder: Path = RESULTS) -> str:
     return text
 
 
-def _run_row(row: Mapping[str, str]) -> str:
-    short = f" ({SHORT})" if int(row["epochs"]) < SHORT_EPOCHS else ""
-    return markdown_row(
-        row["result"],
-        f"`{row['command']}`",
-        f"{float(row['error_percent']):.2f}{short}",
-        f"{float(row['low']):.2f}–{float(row['high']):.2f}" + (" (over images)" if row["too_narrow"] else ""),
-        f"{row['epoch']} of {row['epochs']}",
-        f"{float(row['images_per_second']):.0f}",
-        row["peak_memory_mib"],
-        row["hardware"],
-    )
+def _run_rows(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return one row for all seeds of a recipe; trainings of fewer than `SHORT_EPOCHS` are left out."""
+    series: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if int(row["epochs"]) >= SHORT_EPOCHS:
+            name, command = re.sub(r"-seed\d+", "", row["result"]), re.sub(r" --seed \d+", "", row["command"])
+            errors = series.setdefault((name, f"`{command}`", row["epochs"]), [])
+            errors.append(f"{float(row['error_percent']):.2f}")
+    return "".join(markdown_row(*key, ", ".join(errors)) for key, errors in series.items())
 
 
-def _section(values: Mapping[str, Any]) -> str:
-    text = f"\n## {values['title']}\n\n{values['text']}\n"
+def _section(name: str, values: Mapping[str, Any]) -> str:
+    """Return a table without the columns that only its JSON shows, and without tables of very many rows."""
+    about = ". ".join(values["text"].split(". ")[:2]).rstrip(".")
+    few = " (few images)" in str(values["tables"])
+    caveat = " All of our numbers are from few images." if few else ""
+    text = f"\n## {values['title'].partition(f': {name}')[0]}\n\n{about}.{caveat} `results/tables/{name}.json`.\n"
     for table in values["tables"]:
+        if len(table["rows"]) > MOST_ROWS:
+            continue
+        heads = table["heads"]
+        shown = [at for at, head in enumerate(heads) if at < table["labels"] or head not in ONLY_IN_JSON]
+        shown = shown[:6] if "fastest" in heads else shown
         caption = f"\n**{table['caption']}**\n" if table["caption"] else ""
-        rule = f"|{'---|' * table['labels']}{'---:|' * (len(table['heads']) - table['labels'])}\n"
-        rows = "".join(markdown_row(*row) for row in table["rows"])
-        text += f"{caption}\n{markdown_row(*table['heads'])}{rule}{rows}"
-    return text + (f"\n{values['after']}\n" if values["after"] else "")
+        rule = "".join("---|" if at < table["labels"] else "---:|" for at in shown)
+        rows = "".join(markdown_row(*(row[at].replace(" (few images)", "") for at in shown)) for row in table["rows"])
+        text += f"{caption}\n{markdown_row(*(heads[at] for at in shown))}|{rule}\n{rows}"
+    return text
 
 
 def _figure(folder: Path, values: Mapping[str, str]) -> str:
     picture = folder / "figures" / f"{values['name']}.png"
     if not picture.is_file():
         raise ValueError(f"{picture.name} is missing")
-    text = f"`{values['command']}`. {values['measured']} {values['note']}"
-    return f"\n## {values['title']}\n\n{text}\n\n![{values['title']}](../../results/figures/{picture.name})\n"
+    title = values["title"]
+    return f"\n## {title}\n\n`{values['command']}`\n\n![{title}](../../results/figures/{picture.name})\n"
 
 
 def markdown_row(*cells: str) -> str:

@@ -157,7 +157,7 @@ def _short_warnings(errors: Console) -> Iterator[None]:
 
 def _print_help() -> None:
     out = console()
-    out.print(f"[bold]capsella {__version__}[/]: train and compare capsule networks and CNNs on your own images\n")
+    out.print(f"[bold]capsella {__version__}[/]: capsule networks and CNNs, compared on your own images\n")
     print("usage: capsella COMMAND …\n       capsella --version")
     for group, commands in GROUPS.items():
         out.print(f"\n[bold]{group}[/]")

@@ -11,12 +11,12 @@ from tools import results, speed
 ROOT = Path(results.__file__).parents[1]
 ENVIRONMENT = {"gpu": "none", "threads": 2, "cpu": "A processor", "torch": "2", "commit": "c"}
 RUN = {
-    "command": "capsella train demo --epochs 3",
+    "command": "capsella train demo --epochs 30",
     "seed": 0,
     "data": "digits",
     "environment": ENVIRONMENT,
     "test": {"images": 359, "errors": 7, "error_percent": 1.9499, "error_interval_95_percent": [0.9474, 3.9706]},
-    "training": {"best": {"epoch": 2}, "epochs": 3, "images_per_second": 123.456, "peak_memory_mib": 800.4},
+    "training": {"best": {"epoch": 2}, "epochs": 30, "images_per_second": 123.456, "peak_memory_mib": 800.4},
 }
 TABLE = {
     "title": "A paper, Table 1",
@@ -54,23 +54,21 @@ def test_what_is_added_is_on_the_page(tmp_path):
     (folder / "figures.json").write_text("[]")
     (folder / "runs.csv").write_text(",".join(results.COLUMNS) + "\n")
     source.with_suffix(".png").write_bytes(b"")
-    for name, values in (("run", RUN), ("run", RUN), ("table", TABLE), ("latency", BENCH), ("figure", FIGURE)):
+    runs = [(f"run-seed{seed}", {**RUN, "command": f"{RUN['command']} --seed {seed}"}) for seed in (0, 1, 1)]
+    for name, values in (*runs, ("table", TABLE), ("latency", BENCH), ("figure", FIGURE)):
         source.write_text(json.dumps(values))
         results.add(name, source, folder)
     page = results.markdown(folder).removeprefix(results.HEADER)
     rows = [line for line in page.splitlines() if line.startswith("|") and "---" not in line]
     assert rows == [
-        "| run | `capsella train demo --epochs 3` | 1.95 (short) | 0.95–3.97 | 2 of 3 | 123 | 800 | "
-        "2 threads, A processor |",
-        "| network | image | fastest | p50 ms | under 50 ms | images/s | eager | native |",
-        "| fast | 28×28×1 | native | 4.1 | yes | 120 | 9.9 | 4.1 |",
-        "| none | 96×128×3 | none |  | no |  |  |  |",
-        "| data | paper % | ours % |",  # no gap of a short training to the paper
+        "| run | `capsella train demo --epochs 30` | 30 | 1.95, 1.95 |",
+        "| network | image | fastest | p50 ms | under 50 ms | images/s |",
+        "| fast | 28×28×1 | native | 4.1 | yes | 120 |",
+        "| none | 96×128×3 | none |  | no |  |",
+        "| data | paper % | ours % |",  # the JSON has the gap
         "| digits | 1.0 | 2.0 (short) |",
         "| others | 1.5 | not run |",
     ]
-    assert "- none, eager: differs" in page
-    assert "**Short trainings**" in page
     assert page.endswith("![Figure 1](../../results/figures/figure.png)\n")
     source.write_text('{"test": 1}')
     with pytest.raises(CapsellaError, match="new"):
@@ -103,12 +101,11 @@ def test_the_summary_of_speed_has_the_largest_batch_of_the_largest_measurement(t
         (tmp_path / "measured.json").write_text(json.dumps(values | {"cases": cases}))
         speed.add(name, tmp_path / "measured.json", tmp_path / "speed.json")
     page = speed.markdown(tmp_path / "speed.json")
-    summary = page.partition("## Summary")[2].partition("## Where")[0]
+    summary = page.partition("## Where")[0]
     assert [line for line in summary.splitlines() if line.startswith("| ")][1:] == [
-        "| EM routing, class capsules | forward | 32 | 20 | 800 | 40 | 2 | 0.002 | 10 | [all](#all) |",
-        "| EM routing, class capsules | forward, backward | 32 | 100 | 3,000 | 30 | – | 0.002 | 2 | [all](#all) |",
+        "| EM routing, class capsules | forward | 32 | 20 | 800 | 40 | 2 | – | – |",
+        "| EM routing, class capsules | forward, backward | 32 | 100 | 3,000 | 30 | – | – | – |",
     ]
-    assert "## before" in page
     (tmp_path / "speed.json").write_text('{"a": {}}')
     with pytest.raises(CapsellaError, match="speed"):
         speed.markdown(tmp_path / "speed.json")
