@@ -163,4 +163,4 @@ def _print_help() -> None:
         out.print(f"\n[bold]{group}[/]")
         for name, purpose in commands.items():
             print(f"  {name:<9} {purpose}")
-    print("\n`capsella COMMAND --help` explains a command. Start with: capsella compare FOLDER")
+    print("\n`capsella COMMAND --help` explains it. Start with: capsella compare IMAGES")
