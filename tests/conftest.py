@@ -125,6 +125,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str
         for number in range(10):
             Image.new("RGB", (64, 64)).save(folder / f"{number}.png")
     (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "examples").symlink_to(Path(__file__).parents[1] / "examples")
     monkeypatch.chdir(tmp_path)
     for step in FIRST_STEPS:
         monkeypatch.setattr(step, stop)

@@ -66,7 +66,16 @@ def run(arguments: list[str]) -> None:
 
 
 def _show(options: Data, data: "DataOptions", out: Path) -> None:
-    from capsella.data import FolderData, PairSet, contact_sheet, describe, load_data, oblong_sheet, overlap, warn_of_few
+    from capsella.data import (
+        FolderData,
+        PairSet,
+        contact_sheet,
+        describe,
+        load_data,
+        oblong_sheet,
+        overlap,
+        warn_of_few,
+    )
     from capsella.report.terminal import counts_table
 
     check_argument(out.suffix.lower() == ".png", "end in .png", out=str(out))
