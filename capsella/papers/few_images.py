@@ -2,7 +2,7 @@
 
 Efficient-CapsNet, the same with uniform couplings, its convolutions with two heads without capsules, and a residual
 network learn from 5 to 100 images per class. Every draw takes other images and other first weights; within a draw all
-networks see the same images, so draws are paired. docs/papers/plans.md, E12, was written before the first run.
+networks see the same images, so draws are paired. results/plans.md, E12, was written before the first run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

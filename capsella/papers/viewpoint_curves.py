@@ -2,7 +2,7 @@
 
 Four networks share their stem, loss and training: EM routing, the same with uniform couplings, and two CNNs. Networks
 differ in how fast they learn, so their errors on novel viewpoints are compared at an equal error on familiar ones, by
-analysis of covariance over all checkpoints. docs/papers/plans.md, D, was written before the first run.
+analysis of covariance over all checkpoints. results/plans.md, D, was written before the first run.
 """
 
 import shutil
