@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> None:
     runs = open_runs(options.runs)
     for line in notes_on_adapted(runs):
         print(line)
-    out = options.out or options.runs[0] / "share.html"
+    out = options.out or next(iter(runs.values())).folder / "share.html"
     shared = share_runs(
         list(runs.values()), out, images=options.images, megabytes=options.megabytes, network=options.network
     )

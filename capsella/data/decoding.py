@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from capsella.data.reading import Loss, decode, measure_loss
+from capsella.data.reading import Loss, decode
 from capsella.errors import CapsellaError, check_minimum
 from capsella.image_options import Preprocessing
 
@@ -80,8 +80,9 @@ def _read(files: Sequence[str], preprocessing: Preprocessing) -> Chunk:
     reasons: list[str | None] = []
     for file in files:
         try:
-            pixels[len(losses)] = decode(Path(file), file, preprocessing).numpy()
-            losses.append(measure_loss(Path(file), preprocessing))
+            decoded = decode(Path(file), file, preprocessing)
+            pixels[len(losses)] = decoded.pixels.numpy()
+            losses.append(decoded.loss)
             reasons.append(None)
         except CapsellaError as error:
             reasons.append(str(error).removeprefix(f"{file}: "))

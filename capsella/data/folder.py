@@ -1,5 +1,6 @@
 """Read the user's images in a folder with one sub-folder per class."""
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from capsella.data.duplicates import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.listing import ClassFile, SkippedFiles, list_files, spread
 from capsella.data.options import FolderData
-from capsella.data.reading import ImageCallback, decode, read_all, rgb_images
+from capsella.data.reading import ImageCallback, Loss, LossCount, decode, read_all, rgb_images
 from capsella.data.scan import FolderScan, read_header
 from capsella.data.splits import SPLIT_NAMES, SourceSplits, SplitTable
 from capsella.errors import CapsellaError, pluralize
@@ -44,6 +45,7 @@ class FolderReader:
         self.files = [file for file in every if file.path not in unused]
         if table is not None and not self.files:
             raise CapsellaError(f"{table.path}: must put images of {self.root} in train and test, but all are unused")
+        self.contents: dict[Path, int] = {}  # digests of the files that `read` has read
         self.fingerprints = Fingerprints(wanted=options.duplicates != "ignore")
         self.scan = FolderScan(options, len(self.files))
         self.value_range = options.range
@@ -80,10 +82,19 @@ class FolderReader:
         if options.cells != "whole" and options.cell_radius is None:
             sample = [self.root / self.files[row].path for row in spread(len(self.files), MAX_SAMPLES)]
             options = replace(options, cell_radius=typical_radius(rgb_images(sample)))
-        source = self._read(partial(_decode, options=options), options.cell_radius)
+        decoded: dict[Path, Loss] = {}
+
+        def read(file: Path, callback: ImageCallback | None) -> Tensor:
+            pixels, decoded[file] = decode(file, str(file), options.preprocessing, callback)
+            self.contents[file] = _content(file)
+            return pixels
+
+        source = self._read(read, options.cell_radius)
+        losses = LossCount.of(decoded.values())
         files = [file for images in source.named().values() for file in images.files or ()]
-        notes = (*source.notes, *self.scan.notes(), *self.scan.range_notes(self.value_range, self.range_note, files))
-        return replace(source, notes=notes)
+        about_range = self.scan.range_notes(self.value_range, self.range_note, files)
+        notes = (*source.notes, *self.scan.notes(), *about_range, *losses.outside_lines())
+        return replace(source, notes=notes, unseen=losses.lines())
 
     def _read(self, read: Reader, cell_radius: float | None) -> SourceSplits:
         paths = [self.root / file.path for file in self.files]
@@ -96,9 +107,9 @@ class FolderReader:
         names = tuple(file.path for file in files)
         classes = self._class_names(files, broken)
         groups = {} if self.options.group is None else {"group": _groups(self.options.group, names)}
-        sizes = torch.tensor([paths[row].stat().st_size for row in rows])
+        contents = torch.tensor([self.contents.get(paths[row], 0) for row in rows])
         labels = torch.tensor([classes.index(file.label) for file in files])
-        everything = ImageSet(images, labels, classes, names, {"content": sizes, **groups})
+        everything = ImageSet(images, labels, classes, names, {"content": contents, **groups})
         source = SourceSplits(
             self.root.resolve().name,
             everything,
@@ -122,8 +133,11 @@ class FolderReader:
         return tuple(classes)
 
 
-def _decode(file: Path, callback: ImageCallback | None, options: FolderData) -> Tensor:
-    return decode(file, str(file), options.preprocessing, callback)
+def _content(file: Path) -> int:
+    """Return 63 bits of a digest of a file, which change if another image is saved under its name."""
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).digest()
+    return int.from_bytes(digest) >> 1
 
 
 def _read_header(file: Path, callback: ImageCallback | None, whole: bool) -> Tensor:

@@ -144,8 +144,8 @@ class LoadedSource:
         train, validation, test = (self._take(split.rows[name], split.classes) for name in SPLIT_NAMES)
         source, notes = self.source, (*self.source.notes, *split.notes)
         table = self._file_table(split.divided) if source.listing is not None else None
-        radius = source.cell_radius
-        return Splits(source.name, train, validation, test, source.broken, notes, self.value_range, radius, table)
+        about = source.broken, notes, self.value_range, source.cell_radius, table, source.unseen
+        return Splits(source.name, train, validation, test, *about)
 
     def table(self, options: DataOptions) -> tuple[SplitTable, list[ClassCounts]]:
         """Return the table for the split file of `split(options)`, and the number of images per class and split."""

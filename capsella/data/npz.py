@@ -32,7 +32,7 @@ from capsella.data.duplicates import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.listing import spread
 from capsella.data.options import DataOptions, NpzData
-from capsella.data.reading import decode, read_all, resize_array, rgb_images
+from capsella.data.reading import Loss, LossCount, cropped_by, decode, read_all, resize_array, rgb_images
 from capsella.data.splits import SPLIT_NAMES, SourceSplits
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
@@ -40,11 +40,12 @@ Arrays = dict[str, np.ndarray]
 
 
 class NpzImages(NamedTuple):
-    """Images of a file, the errors of those left out, and fingerprints if copies are looked for."""
+    """Images of a file, the errors of those left out, fingerprints if copies are looked for, and what is not seen."""
 
     images: ImageSet
     broken: tuple[str, ...]
     fingerprints: Int[np.ndarray, "n 5"] | None
+    losses: list[Loss]
 
 
 MAX_CLASSES = 100_000  # a larger label is no number of a class
@@ -87,14 +88,17 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
 def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOptions) -> SourceSplits:
     order = [split for split in SPLIT_NAMES if split in sets]
     prints = [part for split in order if (part := sets[split].fingerprints) is not None]
+    unseen = LossCount.of(loss for split in order for loss in sets[split].losses).lines()
     return SourceSplits(
         path.stem,
         train=sets["train"].images,
         validation=sets["validation"].images if "validation" in sets else None,
         test=sets["test"].images if "test" in sets else None,
         broken=tuple(error for split in order for error in sets[split].broken),
+        notes=unseen,
         cell_radius=options.cell_radius,
         fingerprints=np.concatenate(prints) if prints else None,
+        unseen=unseen,
     )
 
 
@@ -159,13 +163,14 @@ def image_set(
     broken: tuple[str, ...] = ()
     seen = Fingerprints(wanted=isinstance(options, NpzData) and options.duplicates != "ignore")
     if "image_offset" in arrays:
-        images, rows, broken = _decode_joined(path, arrays, options, rows, len(labels), seen)
+        images, rows, broken, losses = _decode_joined(path, arrays, options, rows, len(labels), seen)
         content = torch.from_numpy(np.diff(arrays["image_offset"])[rows].astype(np.int64))
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
         images = resize_array(pixels[rows], options.preprocessing)
         seen.add_arrays(pixels, rows)
+        losses = len(rows) * [Loss(cropped_by(options.preprocessing, (pixels.shape[2], pixels.shape[1])))]
         content = torch.tensor([zlib.crc32(pixels[row].tobytes()) for row in rows.tolist()])
     if "name" in arrays:
         _check_number(path, "names", len(arrays["name"]), len(labels))
@@ -174,7 +179,7 @@ def image_set(
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
         found = ImageSet(images, torch.from_numpy(labels[rows]), names, files, {"content": content, **chosen})
-    return NpzImages(found, broken, seen.array(rows.tolist()))
+    return NpzImages(found, broken, seen.array(rows.tolist()), losses)
 
 
 def _read_prefixed(
@@ -261,8 +266,8 @@ def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c
 
 def _decode_joined(
     path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int, seen: Fingerprints
-) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...]]:
-    """Decode files joined end to end; returns the images, their rows, and the errors of broken ones."""
+) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[Loss]]:
+    """Decode files joined end to end; returns the images, their rows, errors of broken ones, and what is not seen."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
         raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")
@@ -270,14 +275,18 @@ def _decode_joined(
     if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
         raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
 
+    losses: list[Loss] = []
+
     def reader(row: int) -> Tensor:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
         name = f"{path}, image {row}"
-        return decode(content, name, options.preprocessing, seen.of(row))
+        decoded = decode(content, name, options.preprocessing, seen.of(row))
+        losses.append(decoded.loss)
+        return decoded.pixels
 
     readers = {f"{path}, image {row}": partial(reader, row) for row in rows.tolist()}
     images, positions, errors = read_all(readers, options.skip_broken)
-    return images, rows[positions], tuple(str(error) for error in errors)
+    return images, rows[positions], tuple(str(error) for error in errors), losses
 
 
 def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray:

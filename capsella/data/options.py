@@ -22,6 +22,13 @@ from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRang
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 WITH_VIEWPOINTS = (*STEREO, "toys", "toys-5", "toys-20")
 STAINED = ("pbc", "pbc-full", "bccd", "segmentation-wbc")
+_ONLY_OF = {  # fields of `NamedData` that few of its sources have
+    "cells": STAINED,
+    "group": WITH_VIEWPOINTS,
+    "camera": STEREO,
+    "viewpoints": WITH_VIEWPOINTS,
+    "test_viewpoints": WITH_VIEWPOINTS,
+}
 MAX_SIZE = 4096  # pixels a side; a larger number is a slip of the pen, and means 48 MB of memory per image
 Duplicates = Literal["error", "keep", "ignore"]
 
@@ -199,6 +206,8 @@ class DataOptions:
         common = {field.name for field in fields(self)} & {field.name for field in fields(other)} - _IDENTITY
         if other.kind != self.kind and not other.is_paired:
             common -= {"group"}
+        if isinstance(other, NamedData):
+            common -= {field for field, sources in _ONLY_OF.items() if other.name not in sources}
         return self._with_fields(other, common)
 
     def _with_fields(self, other: "DataOptions", names: set[str]) -> "DataOptions":
@@ -331,17 +340,13 @@ class NamedData(DataOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_only("cells", STAINED, self.cells == "whole")
-        self._check_only("group", WITH_VIEWPOINTS, self.group is None)
-        self._check_only("camera", STEREO, self.camera == "left")
-        self._check_only("viewpoints", WITH_VIEWPOINTS, self.viewpoints == "all")
+        for field, sources in _ONLY_OF.items():
+            got = getattr(self, field)
+            if got != getattr(NamedData, field) and self.name not in sources:
+                hint = f"only {', '.join(sources)} use it"
+                raise ArgumentError(field, f"stay at its default for {self.name}", got, hint)
         fits = self.viewpoints != "all" or self.test_viewpoints == "novel"
         check_argument(fits, "be novel without viewpoints", test_viewpoints=self.test_viewpoints)
-
-    def _check_only(self, field: str, sources: tuple[str, ...], is_default: bool) -> None:
-        if not is_default and self.name not in sources:
-            got = getattr(self, field)
-            raise ArgumentError(field, f"stay at its default for {self.name}", got, f"only {', '.join(sources)} use it")
 
 
 @dataclass(frozen=True, kw_only=True)

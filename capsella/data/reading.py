@@ -5,7 +5,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import ExifTags, Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from capsella.data.cell_crop import cut_cell
@@ -28,6 +28,9 @@ from capsella.progress import tracked
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 MAX_PIXELS = 80_000_000  # a small file can unpack to enough pixels to exhaust the memory
 MAX_BYTES = 400_000_000  # MAX_PIXELS of four bytes are 320,000,000
+
+MOST_OUTSIDE = 0.5  # proportion of values outside the learned range above which a file is not predicted
+LEAST_LOSS = 0.01  # proportion of an image, or of its values, that is worth a note
 
 ImageCallback = Callable[[Image.Image], object]
 _SHOW_PROGRESS_FROM = 2_000
@@ -73,12 +76,79 @@ def read_image(
         ArgumentError: an invalid size, number of channels, range or crop.
     """
     check_argument(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
-    return decode(Path(path), str(path), Preprocessing(size, channels, value_range, cut, fit))
+    return decode(Path(path), str(path), Preprocessing(size, channels, value_range, cut, fit)).pixels
+
+
+class Loss(NamedTuple):
+    """The proportions of a file that a network does not see: cropped away, and values outside its range."""
+
+    cropped: float = 0.0
+    outside: float = 0.0
+
+    def check(self, value_range: ValueRange | None, most_outside: float = MOST_OUTSIDE) -> None:
+        """Raise `CapsellaError` if more than `most_outside` of the values lie outside the range."""
+        if value_range is not None and self.outside > most_outside:
+            low, high = value_range
+            text = f"{self.outside:.0%} of its values lie outside the learned range {low:g} to {high:g}"
+            raise CapsellaError(f"{text}; --range LOW HIGH sets another")
+
+
+NOTHING_LOST = Loss()
+
+
+class Decoded(NamedTuple):
+    """An image as a network takes it, [c h w], 0..255, and what that lacks of the file."""
+
+    pixels: UInt8[Tensor, "c h w"]
+    loss: Loss
+
+
+@dataclass
+class LossCount:
+    """What is not seen of several files.
+
+    cropped, most_cropped: files of which at least 1 % is cropped away, and the largest proportion. outside,
+    most_outside: files with at least 1 % of the values outside the range, likewise.
+    """
+
+    cropped: int = 0
+    most_cropped: float = 0.0
+    outside: int = 0
+    most_outside: float = 0.0
+
+    @classmethod
+    def of(cls, losses: Iterable[Loss]) -> "LossCount":
+        """Count what is not seen of files."""
+        count = cls()
+        for loss in losses:
+            count.add(loss)
+        return count
+
+    def add(self, loss: Loss) -> None:
+        """Count what is not seen of a file."""
+        self.cropped += loss.cropped >= LEAST_LOSS
+        self.outside += loss.outside >= LEAST_LOSS
+        self.most_cropped = max(self.most_cropped, loss.cropped)
+        self.most_outside = max(self.most_outside, loss.outside)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return a line for each of the two, if there are such files."""
+        if not self.cropped:
+            return self.outside_lines()
+        images, most = pluralize(self.cropped, "image"), f"up to {self.most_cropped:.0%} of an image"
+        return (f"the sides of {images} are cropped to the network's shape, {most}", *self.outside_lines())
+
+    def outside_lines(self) -> tuple[str, ...]:
+        """Return at most one line."""
+        if not self.outside:
+            return ()
+        files, most = pluralize(self.outside, "file"), f"up to {self.most_outside:.1%} of a file"
+        return (f"values of {files} lie outside the range that becomes black to white, {most}",)
 
 
 def decode(
     file: Path | BytesIO, name: str, preprocessing: Preprocessing, callback: ImageCallback | None = None
-) -> UInt8[Tensor, "c h w"]:
+) -> Decoded:
     """Decode an image file, or the bytes of one, like `read_image`.
 
     Args:
@@ -96,36 +166,24 @@ def decode(
                 preprocessing = replace(preprocessing, channels=preprocessing.channels or 3)
             image.load()
             _warn_if_invisible(image, name)
-            return to_tensor(_in_srgb(ImageOps.exif_transpose(image)), preprocessing)
-        if preprocessing.value_range is None:
+            upright, outside = _in_srgb(ImageOps.exif_transpose(image)), 0.0
+        elif (value_range := preprocessing.value_range) is None:
             raise CapsellaError(
                 f"it has {depth} per channel, and no range says which values are black and white; set one, "
                 "e.g. --range 0 4095, or save it with 8 bits"
             )
-        return to_tensor(Image.fromarray(to_8_bits(read_values(file), preprocessing.value_range)), preprocessing)
+        else:
+            values = read_values(file)
+            outside = float(((values < value_range[0]) | (values > value_range[1])).mean())
+            upright = Image.fromarray(to_8_bits(values, value_range))
+        loss = Loss(cropped_by(preprocessing, upright.size), outside)
+        return Decoded(to_tensor(upright, preprocessing), loss)
 
 
-class Loss(NamedTuple):
-    """The proportions of a file that a network does not see: cropped away, and values outside its range."""
-
-    cropped: float
-    outside: float
-
-
-def measure_loss(file: Path | BytesIO, preprocessing: Preprocessing) -> Loss:
-    """Measure what `read_image` loses of a file that it can read."""
-    value_range = preprocessing.value_range
-    with opened(file, str(file)) as image:
-        width, height = image.size
-        if image.getexif().get(ExifTags.Base.Orientation, 1) >= 5:  # it lies on its side
-            width, height = height, width
-        is_deep = depth_of(image) is not None
+def cropped_by(preprocessing: Preprocessing, image_size: tuple[int, int]) -> float:
+    """Return the share of an image of (width, height) that is cropped away; stained cells are searched for in all."""
     crops = preprocessing.fit == "crop" and preprocessing.cut is None and preprocessing.size is not None
-    outside = 0.0
-    if is_deep and value_range is not None:
-        values = read_values(file)
-        outside = float(((values < value_range[0]) | (values > value_range[1])).mean())
-    return Loss(cropped_share((width, height), preprocessing.size or (1, 1)) if crops else 0.0, outside)
+    return cropped_share(image_size, preprocessing.size or (1, 1)) if crops else 0.0
 
 
 @contextmanager

@@ -43,6 +43,7 @@ class SourceSplits:
         train, validation, test: the images; all in train if the source is not split.
         broken: the files that could not be read, each with the reason.
         notes: observations about the files, a line each.
+        unseen: those of them about parts of images, or values, that a network does not see.
         cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
         fingerprints: five numbers per image, in the order of `named`, to find copies; see `capsella.data.duplicates`.
         listing: every file that the source has, including broken ones; None without file names.
@@ -57,6 +58,7 @@ class SourceSplits:
     cell_radius: float | None = None
     fingerprints: Int64[np.ndarray, "n 5"] | None = None
     listing: tuple[str, ...] | None = None
+    unseen: tuple[str, ...] = ()
 
     def named(self) -> dict[str, ImageSet]:
         """Return the splits that the source has, by name, in the order train, validation, test."""
@@ -79,7 +81,7 @@ class Splits:
         name: what the images are called: the source's name, or that of the folder or file.
         train, validation, test: the images, or pairs of them.
         broken: the files that were left out because they cannot be read, each with the reason.
-        notes: observations about the files, a line each.
+        notes, unseen: observations about the files, as in `SourceSplits`.
         value_range: the values that became 0 and 255 in files of more than 8 bits per channel; None without such files.
         cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
         table: the split of every image, before limits per class; None for pairs and for several domains.
@@ -98,6 +100,7 @@ class Splits:
     value_range: ValueRange | None = None
     cell_radius: float | None = None
     table: "SplitTable | None" = None
+    unseen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.train.classes) < 2:

@@ -18,7 +18,7 @@ from capsella import ray_cluster
 from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
 from capsella.data.decoding import Chunk, decode_files
 from capsella.data.listing import SkippedFiles, spread, walk
-from capsella.data.reading import ENDINGS, Loss, decode, measure_loss, rgb_images
+from capsella.data.reading import ENDINGS, MOST_OUTSIDE, Loss, decode, rgb_images
 from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize
 from capsella.evaluation.tables import (
     Prediction,
@@ -38,7 +38,6 @@ from capsella.uncertainty import OODDetector
 
 LIST = ".txt"  # the ending of a file with a path per line
 FEWEST_CELLS = 20  # with fewer, the mix of classes moves the median radius
-MOST_OUTSIDE = 0.5  # proportion of values outside the learned range above which a file is not predicted
 _FEW = 500  # images that are decoded sooner than worker processes start
 _MOST_WORKERS = 8
 
@@ -232,15 +231,15 @@ def _predict_chunk(
             outcomes.append(UnreadableFile(file, reason))
             continue
         (row, scores), loss = next(rows), next(losses)
-        if loss.outside > options.most_outside and model.value_range is not None:
-            low, high = model.value_range
-            text = f"{loss.outside:.0%} of its values lie outside the learned range {low:g} to {high:g}"
-            outcomes.append(UnreadableFile(file, f"{text}; --range LOW HIGH sets another"))
+        try:
+            loss.check(model.value_range, options.most_outside)
+        except CapsellaError as error:
+            outcomes.append(UnreadableFile(file, str(error)))
             continue
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the activations are NaN or infinite; the weights are broken, train again")
         named = " + ".join(model.classes[k] for k in top_classes(row, options.classes).tolist())
-        outcomes.append(Prediction(file, named, row, scores, loss.outside, loss.cropped))
+        outcomes.append(Prediction(file, named, row, scores, loss))
     return outcomes
 
 
@@ -357,8 +356,9 @@ class _ClusterPredictor:
         reasons: list[str | None] = []
         for name, content in zip(batch["path"].tolist(), batch["bytes"].tolist(), strict=True):
             try:
-                pixels.append(decode(BytesIO(content), name, model.preprocessing).numpy())
-                losses.append(measure_loss(BytesIO(content), model.preprocessing))
+                decoded = decode(BytesIO(content), name, model.preprocessing)
+                pixels.append(decoded.pixels.numpy())
+                losses.append(decoded.loss)
                 reasons.append(None)
             except (CapsellaError, MemoryError) as error:
                 reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")

@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.data.reading import NOTHING_LOST, Loss, LossCount
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed
 from capsella.files import alone_in, is_disk_full, lock, write_whole
 from capsella.models import ImageClassifier
@@ -29,7 +30,6 @@ from capsella.uncertainty import (
 )
 
 PART_ROWS = 10_000  # rows of a Parquet file
-LEAST_LOSS = 0.01  # proportion of an image, or of its values, that is worth a note
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,16 +40,14 @@ class Prediction:
         class_name: the class with the largest activation; of two classes per image both, as in "8 + 3".
         activations: of every class.
         scores: the normalised OOD scores, if a detector is used.
-        outside: the proportion of the file's values outside the range that the network was trained with.
-        cropped: the proportion of the image that was cropped away.
+        loss: what the network does not see of the file.
     """
 
     file: Path
     class_name: str
     activations: Float[Tensor, " classes"]
     scores: Float[Tensor, " scores"] | None = None
-    outside: float = 0.0
-    cropped: float = 0.0
+    loss: Loss = NOTHING_LOST
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,8 @@ class PredictionSummary:
 
     Attributes:
         rows, unreadable, unsure, ood: all rows, files that could not be read, unsure predictions, OOD images.
-        cropped, most_cropped: files of which at least 1 % was cropped away, and the largest proportion.
         first_error: why the first of the unreadable files could not be read.
-        outside, most_outside: files with at least 1 % of the values outside the learned range, likewise.
+        losses: what was not seen of files.
     """
 
     rows: int = 0
@@ -140,10 +137,7 @@ class PredictionSummary:
     unsure: int = 0
     ood: int = 0
     first_error: str = ""
-    cropped: int = 0
-    most_cropped: float = 0.0
-    outside: int = 0
-    most_outside: float = 0.0
+    losses: LossCount = field(default_factory=LossCount)
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> "PredictionSummary":
@@ -160,13 +154,6 @@ class PredictionSummary:
         self.first_error = self.first_error or record.get("error") or ""
         self.unsure += record.get("unsure") in (True, "true")
         self.ood += record.get("in_distribution") in (False, "false")
-
-    def add_loss(self, prediction: Prediction) -> None:
-        """Count what was not seen of a file."""
-        self.cropped += prediction.cropped >= LEAST_LOSS
-        self.outside += prediction.outside >= LEAST_LOSS
-        self.most_cropped = max(self.most_cropped, prediction.cropped)
-        self.most_outside = max(self.most_outside, prediction.outside)
 
 
 class PredictionTable:
@@ -242,7 +229,7 @@ class OpenTable(ABC):
         for outcome in outcomes:
             self.summary.add(self.table.record(outcome))
             if isinstance(outcome, Prediction):
-                self.summary.add_loss(outcome)
+                self.summary.losses.add(outcome.loss)
 
     def _count_old(self, record: Mapping[str, Any]) -> None:
         if record.get("model") != self.table.model:

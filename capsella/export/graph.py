@@ -1,43 +1,80 @@
 """A trained network for other programs: a graph for any batch size, and a description as JSON."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from capsella.errors import ArgumentError, warn_once
+from capsella.errors import ArgumentError, check_argument, warn_once
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
-from capsella.models.inference import without_decoder
+from capsella.models.scoring import predict_with_scores, without_unused_decoder
 from capsella.routing import Routing
 from capsella.routing.backends import Backend
-from capsella.uncertainty import is_fitted_to
-from capsella.uncertainty.calibration import LEAST, MOST
+from capsella.uncertainty import FALSE_POSITIVE_RATE, Calibration, OODDetector, is_fitted_to
 from capsella.version import __version__
 
 KEY = "capsella"  # of the description in a file
 
 
+Output = Literal["activations", "probabilities", "ood_score", "reconstruction"]
+
+
+OUTPUTS: dict[Output, str] = {
+    "activations": "batch, classes; in [0, 1]; the largest is the prediction",
+    "probabilities": "batch, classes; calibrated on validation images",
+    "ood_score": "batch; above the threshold, an image is unlike the training images",
+    "reconstruction": "batch, channels, height, width; of the predicted class",
+}
+
+
 class Exportable(nn.Module):
-    """A network from images to activations, and to the reconstruction if `reconstruction`.
+    """A network from images to some outputs.
 
     Raises:
-        ArgumentError: a reconstruction of a network without a decoder.
+        ArgumentError: an output that the network does not have.
     """
 
-    def __init__(self, model: ImageClassifier, reconstruction: bool = False) -> None:
+    def __init__(self, model: ImageClassifier, outputs: Sequence[Output] = ("activations",)) -> None:
         super().__init__()
-        if reconstruction and not model.has_decoder:
-            raise ArgumentError("reconstruction", f"be False for {model.name}, which has no decoder", True)
-        self.model, self.reconstruction = model if reconstruction else without_decoder(model), reconstruction
+        parts = {"probabilities": model.calibration, "ood_score": model.ood_detector}
+        has = {"activations": True, "reconstruction": model.has_decoder, **{k: v is not None for k, v in parts.items()}}
+        for name in outputs:
+            check_argument(has[name], f"be outputs of {model.name}", outputs=name)
+        self.outputs = tuple(outputs)
+        detector = model.ood_detector if "ood_score" in outputs else None
+        self.model = model if "reconstruction" in outputs else without_unused_decoder(model, detector)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return activations [b classes], and perhaps images [b channels height width]."""
-        output = self.model(images)
-        return (output.activations, output.reconstruction) if self.reconstruction else (output.activations,)
+        """Return the outputs in their order."""
+        found: dict[str, Tensor | None] = {}
+        if "ood_score" in self.outputs and self.model.ood_detector is not None:
+            output, scores = predict_with_scores(self.model, images, self.model.ood_detector)
+            found["ood_score"] = scores.amax(1)
+        else:
+            output = self.model(images)
+        if "probabilities" in self.outputs and self.model.calibration is not None:
+            found["probabilities"] = self.model.calibration.probabilities(output.activations).float()
+        found |= {"activations": output.activations, "reconstruction": output.reconstruction}
+        return tuple(cast(Tensor, found[name]) for name in self.outputs)
+
+
+def fitted_outputs(model: ImageClassifier) -> tuple[Output, ...]:
+    """Return activations, and the probabilities and the OOD score that were fitted to the weights."""
+    outputs: list[Output] = ["activations"]
+    fits: dict[Output, Calibration | OODDetector | None] = {"probabilities": model.calibration}
+    if model.ood_detector is not None and model.ood_detector.supports(FALSE_POSITIVE_RATE):
+        fits["ood_score"] = model.ood_detector
+    for name, fitted in fits.items():
+        if fitted is not None and is_fitted_to(model, fitted):
+            outputs.append(name)
+        elif fitted is not None:
+            warn_once(f"export {name}", f"the weights have changed since the fit: exported without {name}")
+    return tuple(outputs)
 
 
 def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
@@ -52,13 +89,13 @@ def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
     return model
 
 
-def traced(model: ImageClassifier, backend: Backend, reconstruction: bool = False) -> ExportedProgram:
+def traced(model: ImageClassifier, backend: Backend, outputs: Sequence[Output] = ("activations",)) -> ExportedProgram:
     """Export a model with `torch.export` for any number of images, its routing unrolled into operators of `backend`.
 
     Raises:
         ArgumentError: a routing with random couplings.
     """
-    module = Exportable(with_backend(model, backend), reconstruction)
+    module = Exportable(with_backend(model, backend), outputs)
     # Two images, since torch.export takes a batch size of one for a constant.
     images = torch.zeros(2, model.channels, *model.image_size)
     with torch.no_grad():
@@ -102,37 +139,14 @@ def _deep_values(model: ImageClassifier) -> str:
     return f"more than 8 bits per channel: map {low:.10g} to 0 and {high:.10g} to 255, clip, and round"
 
 
-def _calibration(model: ImageClassifier) -> dict[str, Any]:
-    """Return how to compute probabilities from activations a, if the network is calibrated."""
-    calibration = model.calibration
-    if calibration is None:
-        return {}
-    if not is_fitted_to(model, calibration):
-        warn_once("export", "the weights have changed since probabilities were calibrated: exported without them")
-        return {}
-    logits = {"log": "ln max(a, LEAST)", "logit": "ln max(a, LEAST) - ln(1 - min(a, MOST))"}[calibration.logits]
-    return {
-        "calibration": {
-            "probabilities": "softmax over the classes of (logits + prior) / temperature, in float64",
-            "prior": list(calibration.prior or [0.0] * len(model.classes)),
-            "logits": logits,
-            "least": LEAST,
-            "most": MOST,
-            "temperature": calibration.temperature,
-            "validation_images": calibration.images,
-        }
-    }
+def describe_model(model: ImageClassifier, outputs: Sequence[Output], **more: Any) -> dict[str, Any]:
+    """Describe a network for JSON: classes, preprocessing, outputs and thresholds, with `more` entries at the end.
 
-
-def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
-    """Describe a network for JSON: sizes, classes, and the preprocessing of an image, with `more` entries at the end.
-
-    Cropping and standardising are in the file. Programs must do the rest: read an image, crop it to the aspect ratio,
-    resize it, convert its colours, and scale its values.
+    Cropping of the network itself and standardising are in the file. Programs must do the rest: read an image, crop it
+    to the aspect ratio, resize it, convert its colours, and scale its values.
     """
     height, width = model.image_size
-    only_here = {"out-of-distribution detection": model.ood_detector, "prediction sets": model.calibration}
-    missing = [name for name, fitted in only_here.items() if fitted is not None]
+    detector = model.ood_detector if "ood_score" in outputs else None
     return {
         "model": model.name,
         "classes": list(model.classes),
@@ -144,20 +158,23 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
             "height": height,
             "width": width,
             "range": [0.0, 1.0],
-            "value_range": None if model.value_range is None else list(model.value_range),
             "cuts_cells": model.cut is not None,
             "fit": model.fit,
         },
+        "value_range": None if model.value_range is None else list(model.value_range),
         "preprocessing": [
             "rotate as the EXIF orientation says",
             _deep_values(model),
+            "convert colours with a profile to sRGB",
             "put transparent images on black",
             *_form(model),
             "divide by 255",
         ],
-        "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
-        **_calibration(model),
-        **({"not_in_this_file": missing} if missing else {}),
+        "outputs": {name: OUTPUTS[name] for name in outputs},
+        "thresholds": {
+            "ood_score": None if detector is None else detector.threshold(FALSE_POSITIVE_RATE),
+            "ood_false_positive_rate": FALSE_POSITIVE_RATE,
+        },
         "capsella": __version__,
         **more,
     }

@@ -8,7 +8,7 @@ import json
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from capsella.data.batching import batches
 from capsella.data.images import ImageSet
 from capsella.errors import ArgumentError, CapsellaError, check_installed
-from capsella.export.graph import KEY, describe_model, traced
+from capsella.export.graph import KEY, Output, describe_model, traced
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
 
@@ -28,33 +28,36 @@ INT8_OPERATORS = ("Conv", "Gemm", "MatMul")  # of the products of matrices, only
 
 
 def write_onnx(
-    model: ImageClassifier, path: str | Path, *, reconstruction: bool = False, facts: dict[str, Any] | None = None
+    model: ImageClassifier,
+    path: str | Path,
+    *,
+    outputs: Sequence[Output] = ("activations",),
+    facts: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write a network as ONNX in float32: images [batch c h w] → activations [batch classes].
+    """Write a network as ONNX in float32: images [batch c h w] → activations [batch classes], and more.
 
     The routing comes from the eager backend, since no runtime but PyTorch has the native kernels.
 
     Args:
         model: any registered network; it is exported in evaluation mode.
         path: the file.
-        reconstruction: include the decoder; its images, from the predicted class, are a second output.
+        outputs: see `OUTPUTS`.
         facts: more entries for the description, e.g. the recipe's name.
 
     Returns:
         The description, which the file holds too.
 
     Raises:
-        ValueError: a reconstruction of a network without a decoder.
+        ArgumentError: an output that the network does not have.
         CapsellaError: the extra `export` is not installed.
     """
     check_installed("an ONNX file", "export", "onnx", "onnxscript")
 
-    outputs = ["activations", "reconstruction"] if reconstruction else ["activations"]
-    proto = converted(traced(model, "eager", reconstruction), ["images"], outputs).model_proto
+    proto = converted(traced(model, "eager", outputs), ["images"], list(outputs)).model_proto
     _name_batch(proto)
     _accept_no_images(proto)
     opset = {entry.domain: entry.version for entry in proto.opset_import}[""]
-    description = describe_model(model, format="onnx", precision="float32", opset=opset, **(facts or {}))
+    description = describe_model(model, outputs, format="onnx", precision="float32", opset=opset, **(facts or {}))
     _save(proto, path, description)
     return description
 
@@ -147,6 +150,7 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
             opset_version=OPSET,
             verbose=False,
             optimize=False,
+            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
         )
         assert program is not None  # dynamo=True returns it
         optimizer.fold_constants(program.model)
@@ -159,6 +163,15 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
         part.metadata_props.clear()
         part.doc_string = None
     return program
+
+
+def _searchsorted(sorted_sequence: Any, values: Any, **_: Any) -> Any:
+    """Count the numbers below each value: ONNX has no operator for it."""
+    from onnxscript import opset18 as op
+
+    first, second = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
+    below = op.Less(op.Unsqueeze(sorted_sequence, first), op.Unsqueeze(values, second))
+    return op.ReduceSum(op.Cast(below, to=7), second, keepdims=0)  # 7: int64
 
 
 def _name_batch(proto: Any) -> None:
@@ -231,7 +244,7 @@ def load_onnx(path: str | Path, threads: int | None = None, output: str = "activ
     Args:
         path: the file.
         threads: default: as many as PyTorch has.
-        output: "activations", or "reconstruction" if the file has it.
+        output: one of those that the file has.
 
     Raises:
         CapsellaError: ONNX Runtime is not installed, or cannot read the file.

@@ -1,8 +1,10 @@
 """Compare an exported network with the trained one on real images."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -12,19 +14,20 @@ from torch import Tensor
 from capsella.data.batching import batches
 from capsella.data.images import ImageSet
 from capsella.errors import ArgumentError, CapsellaError
+from capsella.export.graph import Exportable, Output
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.routing import EMRouting
-from capsella.uncertainty import is_fitted_to
+from capsella.uncertainty import FALSE_POSITIVE_RATE
 
 Precision = Literal["float32", "int8"]
 Activations = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b classes"]]
-Reconstructions = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b c h w"]]
+Others = Mapping[Output, Callable[[Tensor], Tensor]]  # the other outputs of a file, by name
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Limits. difference: of any activation. flips: per cent of images with another class.
+    """Limits. difference: of any activation. flips: per cent of images with another class. probability: of any.
 
     Raises:
         ArgumentError: a number below 0.
@@ -32,19 +35,20 @@ class Tolerance:
 
     difference: float
     flips: float
+    probability: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("difference", "flips"):
+        for name in ("difference", "flips", "probability"):
             if not getattr(self, name) >= 0:  # NaN fails too
                 raise ArgumentError(name, "not be negative", getattr(self, name))
 
 
 TOLERANCES: dict[Precision, Tolerance] = {
-    "float32": Tolerance(difference=1e-4, flips=0.0),
+    "float32": Tolerance(difference=1e-4, flips=0.0, probability=1e-4),
     "int8": Tolerance(difference=0.1, flips=1.0),
 }
 # With votes in bfloat16, a difference in float32's last bit can become one in the last of bfloat16's eight.
-BFLOAT16_VOTES = Tolerance(difference=1e-2, flips=0.5)
+BFLOAT16_VOTES = Tolerance(difference=1e-2, flips=0.5, probability=1e-2)
 
 
 def default_tolerance(model: ImageClassifier, precision: Precision) -> Tolerance:
@@ -62,6 +66,7 @@ class Parity:
     error, exported_error: per cent of images that PyTorch and the exported network classify wrong.
     drawn: the largest difference of any pixel of the reconstructions, over images with the same class in both; None
     without reconstructions. probability: the largest difference of any probability; None without a calibration.
+    ood_flips: images with another outcome of the OOD check; None without one.
     """
 
     images: int
@@ -72,12 +77,14 @@ class Parity:
     tolerance: Tolerance
     drawn: float | None = None
     probability: float | None = None
+    ood_flips: int | None = None
 
     @property
     def holds(self) -> bool:
-        """True if all are within the tolerance; pixels have that of activations."""
-        largest = max(self.difference, self.drawn or 0.0)
-        return largest <= self.tolerance.difference and 100 * self.flips <= self.tolerance.flips * self.images
+        """True if all are within the tolerance; pixels have that of activations, the OOD check that of classes."""
+        largest, flips = max(self.difference, self.drawn or 0.0), max(self.flips, self.ood_flips or 0)
+        is_near = largest <= self.tolerance.difference and (self.probability or 0.0) <= self.tolerance.probability
+        return is_near and 100 * flips <= self.tolerance.flips * self.images
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -88,6 +95,7 @@ class Parity:
         drawn += "" if self.probability is None else f"largest probability difference {self.probability:.2g}, "
         return (
             f"largest activation difference {self.difference:.2g} (at most {self.tolerance.difference:g}), {drawn}"
+            f"{'' if self.ood_flips is None else f'other OOD outcome for {self.ood_flips}, '}"
             f"other label for {self.flips} of {self.images} images (at most {self.tolerance.flips:g} %), "
             f"error {self.error:.2f} % in PyTorch and {self.exported_error:.2f} % exported"
         )
@@ -99,19 +107,17 @@ def compare(
     images: ImageSet,
     tolerance: Tolerance,
     batch_size: int = 64,
-    drawn: Reconstructions | None = None,
+    others: Others = MappingProxyType({}),
 ) -> Parity:
-    """Run both networks on every image.
-
-    The first image is a batch of its own, the others come in batches: a program for one batch size fails.
+    """Compare an exported network with the trained one: the first image alone, then all others in batches.
 
     Args:
-        model: the network in PyTorch, with its own backend.
-        exported: images [b c h w] in [0, 1] to activations [b classes].
-        images: labelled images of the model's size.
-        tolerance: limits.
-        batch_size: images per batch.
-        drawn: the same images to the exported network's reconstructions, if it has them.
+        model: the trained network, in PyTorch.
+        exported: activations by the exported network.
+        images: at the size of the network.
+        tolerance: of the parity.
+        batch_size: of the rest.
+        others: other outputs of the exported network.
 
     Raises:
         ArgumentError: no images, or of another size.
@@ -120,33 +126,43 @@ def compare(
     if len(images) == 0:
         raise ArgumentError("images", "hold at least one to compare on", None)
     model.check_images(images.images)
-    ours, theirs, pixels = [], [], []
+    reference = Exportable(model, ("activations", *others))
+    ours: dict[str, list[Tensor]] = {name: [] for name in reference.outputs}
+    theirs: dict[str, list[Tensor]] = {name: [] for name in reference.outputs}
     first, rest = torch.arange(len(images)).split([1, len(images) - 1])
     with inference(model) as device:
         for part, *_ in chain(batches(images, 1, order=first), batches(images, batch_size, order=rest)):
-            output = model(part.to(device))
-            ours.append(output.activations.float().cpu())
-            theirs.append(_checked(exported(part), ours[-1], "activations"))
-            alike = ours[-1].argmax(1) == theirs[-1].argmax(1)  # otherwise they reconstruct from different capsules
-            if drawn is not None and output.reconstruction is not None and alike.any():
-                expected = output.reconstruction.float().cpu()
-                reconstructions = _checked(drawn(part), expected, "reconstructions")
-                pixels.append(float((reconstructions - expected)[alike].abs().max()))
-    a, b, labels = torch.cat(ours), torch.cat(theirs), images.labels
-    probability = None
-    if (calibration := model.calibration) is not None and is_fitted_to(model, calibration):
-        # A temperature below 1 makes more of a difference than the activations show.
-        probability = float((calibration.probabilities(a) - calibration.probabilities(b)).abs().max())
+            for name, expected in zip(reference.outputs, reference(part.to(device)), strict=True):
+                output = (exported if name == "activations" else others[name])(part)
+                ours[name].append(expected.float().cpu())
+                theirs[name].append(_checked(output, ours[name][-1], name))
+    pairs = {name: (torch.cat(ours[name]), torch.cat(theirs[name])) for name in ours}
+    (a, b), labels = pairs["activations"], images.labels
+    alike = a.argmax(1) == b.argmax(1)  # otherwise they reconstruct from different capsules
+    drawn = None
+    if "reconstruction" in pairs and alike.any():
+        expected, output = pairs["reconstruction"]
+        drawn = float((output - expected)[alike].abs().max())
+    ood_flips = None
+    if "ood_score" in pairs and model.ood_detector is not None:
+        threshold = model.ood_detector.threshold(FALSE_POSITIVE_RATE)
+        inside, exported_inside = (scores <= threshold for scores in pairs["ood_score"])
+        ood_flips = int((inside != exported_inside).sum())
     return Parity(
         images=len(images),
-        difference=float((a - b).abs().max()),
-        flips=int((a.argmax(1) != b.argmax(1)).sum()),
+        difference=_largest(a, b),
+        flips=int((~alike).sum()),
         error=100 * float((a.argmax(1) != labels).double().mean()),
         exported_error=100 * float((b.argmax(1) != labels).double().mean()),
         tolerance=tolerance,
-        drawn=max(pixels, default=None),
-        probability=probability,
+        drawn=drawn,
+        probability=_largest(*pairs["probabilities"]) if "probabilities" in pairs else None,
+        ood_flips=ood_flips,
     )
+
+
+def _largest(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
 
 
 def _checked(output: Tensor, expected: Tensor, what: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,28 @@ import torch
 
 from capsella import _native
 from capsella.errors import CapsellaError
-from capsella.export.graph import KEY, describe_model, operators, traced
+from capsella.export.graph import KEY, Output, describe_model, operators, traced
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
 
 
 def write_pt2(
-    model: ImageClassifier, path: str | Path, *, reconstruction: bool = False, facts: dict[str, Any] | None = None
+    model: ImageClassifier,
+    path: str | Path,
+    *,
+    outputs: Sequence[Output] = ("activations",),
+    facts: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write a network as .pt2, and return its description, which the file holds as capsella.json.
 
     The routing calls the native kernels if `backend="auto"` would; then `description["routing"]` is "native". A program
     must read such a file with `load_pt2`, which registers the kernels. Raises as `write_onnx`.
     """
-    program = traced(model, "auto", reconstruction)
+    program = traced(model, "auto", outputs)
     fused = sorted(name for name in operators(program) if name.startswith("capsella."))
     description = describe_model(
         model,
+        outputs,
         format="pt2",
         precision="float32",
         routing="native" if fused else "eager",
@@ -40,14 +46,14 @@ def write_pt2(
     return description
 
 
-def load_pt2(path: str | Path, output: int = 0) -> tuple[Activations, dict[str, Any]]:
+def load_pt2(path: str | Path, output: Output = "activations") -> tuple[Activations, dict[str, Any]]:
     """Load a .pt2 file, and return it as a function with its description; native kernels are registered first.
 
     Open only files that you trust: PyTorch's loader may run code in a file.
 
     Args:
         path: the file.
-        output: 0 for activations, 1 for reconstructions if the file has them.
+        output: one of those that the file has.
 
     Raises:
         CapsellaError: the file cannot be read, or calls native kernels that are not built here.
@@ -60,10 +66,11 @@ def load_pt2(path: str | Path, output: int = 0) -> tuple[Activations, dict[str, 
         reason = f"; {_native.UNAVAILABLE}" if _native.UNAVAILABLE else ""
         raise CapsellaError(f"{path}: cannot be loaded as a .pt2 file: {error}{reason}") from error
     description: dict[str, Any] = json.loads(extra[f"{KEY}.json"] or "{}")
+    number = list(description.get("outputs", [output])).index(output)
 
     def run(images: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            answer: torch.Tensor = module(images)[output]
+            answer: torch.Tensor = module(images)[number]
         return answer
 
     return run, description

@@ -44,7 +44,7 @@ def extract(
         extracted["features"] = map_statistics(maps[-1])
     chosen = output.activations.argmax(1) if labels is None else labels
     if output.capsules is not None:
-        at = torch.arange(len(images), device=images.device)
+        at = torch.arange(images.shape[0], device=images.device)
         extracted["poses"] = output.capsules.poses[at, 0, 0, chosen].float()
     if output.reconstruction is not None and output.reconstruction.shape == images.shape:
         extracted["reconstruction"] = reconstruction_score(images, output.reconstruction)

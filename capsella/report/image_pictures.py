@@ -9,8 +9,8 @@ from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from capsella.data.reading import decode
-from capsella.errors import CapsellaError, check_argument
+from capsella.data.reading import LossCount, decode
+from capsella.errors import CapsellaError, check_argument, errors_of, warn_once
 from capsella.evaluation import UnreadableFile, find_images
 from capsella.losses import top_classes
 from capsella.models import ImageClassifier
@@ -52,8 +52,10 @@ def explain_images(
     number = len(model.classes)
     check_argument(1 <= classes <= number, f"be from 1 to the model's {number}", classes=classes)
     taken: set[str] = set()
-    pictures = []
-    readable = [*_readable(model, find_images(paths), broken)]  # a broken file stops before anything is drawn
+    pictures, losses = [], LossCount()
+    readable = [*_readable(model, find_images(paths), broken, losses)]  # a broken file stops before anything is drawn
+    for line in losses.lines():
+        warn_once(f"unseen: {out}: {line}", line)
     for file, pixels in tracked(readable, "Drawing"):
         name, title = _unused(file, out, taken), f"{file.parent.name}/{file.name}".removeprefix("/")
         for view, figure in image_figures(model, pixels.float() / 255, title, classes):
@@ -107,16 +109,19 @@ def image_figure(
 
 
 def _readable(
-    model: ImageClassifier, files: Iterable[Path], broken: list[UnreadableFile] | None
+    model: ImageClassifier, files: Iterable[Path], broken: list[UnreadableFile] | None, losses: LossCount
 ) -> Iterator[tuple[Path, UInt8[Tensor, "c h w"]]]:
     for file in files:
         try:
-            pixels = decode(file, str(file), model.preprocessing)
+            pixels, loss = decode(file, str(file), model.preprocessing)
+            with errors_of(file):
+                loss.check(model.value_range)
         except CapsellaError as error:
             if broken is None:
                 raise CapsellaError(f"{error}; --skip-broken leaves such files out") from error
             broken.append(UnreadableFile(file, str(error).removeprefix(f"{file}: ")))
             continue
+        losses.add(loss)
         yield file, pixels
 
 

@@ -153,15 +153,7 @@ def prediction_lines(summary: PredictionSummary, columns: UncertaintyColumns) ->
         lines.append(f"{summary.unsure:,} unsure: the probability is below {columns.unsure_below:g}")
     if columns.active_detector is not None:
         lines.append(f"{summary.ood:,} of {summary.rows:,} out of distribution: unlike the training images")
-    if summary.cropped:
-        images = pluralize(summary.cropped, "image")
-        most = f"up to {summary.most_cropped:.0%} of an image"
-        lines.append(f"note: the sides of {images} are cropped to the network's shape, {most}")
-    if summary.outside:
-        images, most = pluralize(summary.outside, "file"), f"up to {summary.most_outside:.1%}"
-        lines.append(
-            f"note: values of {images} lie outside the range that the network was trained with, {most} of a file"
-        )
+    lines += [f"note: {line}" for line in summary.losses.lines()]
     if summary.unreadable:
         lines.append(f"{pluralize(summary.unreadable, 'file')} could not be read: see the column error")
     return lines

@@ -23,7 +23,7 @@ from capsella.evaluation import (
 )
 from capsella.evaluation.domain import domain_images
 from capsella.evaluation.robustness import perturbation
-from capsella.files import write_json
+from capsella.files import read_json, write_json
 from capsella.image_options import ValueRange
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.report.figures import attack_figure, ood_figure, risk_coverage_figure, robustness_figure, write_png
@@ -110,6 +110,9 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
     if options.skip_broken:
         run = replace(run, recipe=replace(run.recipe, data=replace(run.recipe.data, skip_broken=True)))
     _check_fitted(options, run)
+    if out is None:
+        out = run.folder / f"{options.name}.json"
+        _check_same_domain(out, options)
     images, about, lines = _images(options, run)
     ood_sets = []
     if options.ood:  # a missing folder is an error before the evaluation
@@ -134,7 +137,6 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         routing = measure_routing(run.model, images, run.recipe.loss, min(options.batch_size, 32), progress=True)
         values["routing"] = routing.to_dict()
         shown.append(routing_table(routing))
-    out = out or folder / f"{options.name}.json"
     write_json(out, values)
     for name, figure in pictures.items():
         write_png(figure, run.folder / "figures" / f"{name}.png")
@@ -157,6 +159,17 @@ def _check_fitted(options: EvaluateOptions, run: Run) -> None:
         raise CapsellaError(f"selective: needs calibrated probabilities, and {run.folder} has none; {how}")
     if options.ood and run.model.ood_detector is None:
         raise CapsellaError(f"ood: no OOD check was fitted for {run.folder}; {how}")
+
+
+def _check_same_domain(out: Path, options: EvaluateOptions) -> None:
+    """Raise `CapsellaError` instead of overwriting results of another domain, or by other groups."""
+    if options.data is None or not out.exists():
+        return
+    before = read_json(out).get("laboratory") or {}
+    place, group = before.get("data", options.data), before.get("group")
+    if Path(place).resolve() != Path(options.data).resolve() or options.group not in (None, group):
+        groups = f" by the group {group}" if group else ""
+        raise CapsellaError(f"{out} holds the results of {place}{groups}; choose another --out")
 
 
 def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[str, Any], list[str]]:

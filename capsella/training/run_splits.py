@@ -76,6 +76,8 @@ def load_run_splits(
         splits = (
             _load_as_kept(new, files, options) if isinstance(options, FolderData) and as_kept else load_data(options)
         )
+        for line in splits.unseen:  # a training prints them with the other notes
+            warn_once(f"unseen: {files.path}: {line}", f"{splits.name}: {line}")
     left_out = "" if data.skip_broken else "\n  ".join(map(str, splits.broken))
     try:
         files.check_images(splits)

@@ -20,12 +20,12 @@ def run_folder(path: Path) -> Path:
     Raises:
         CapsellaError: a comparison that recommends no network.
     """
-    if (path / "config.json").exists() or not (path / "compare.json").exists():
-        return path
-    recommended = read_json(path / "compare.json").get("recommended_run")
-    if recommended is None:
-        raise CapsellaError(f"{path}: this comparison recommends no network; name one of the runs in it")
-    return path / recommended
+    for name, key in (("comparison.json", "recommended"), ("compare.json", "recommended_run")):
+        if (path / name).exists() and not (path / "config.json").exists():
+            if (recommended := read_json(path / name).get(key)) is None:
+                raise CapsellaError(f"{path}: this comparison recommends no network; name one of the runs in it")
+            return path / recommended
+    return path
 
 
 def open_run(path: Path) -> Run:

@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from capsella.data.deep_values import FORMATS, depth_of
-from capsella.data.reading import decode, to_tensor
-from capsella.errors import CapsellaError
+from capsella.data.reading import LEAST_LOSS, decode, to_tensor
+from capsella.errors import CapsellaError, errors_of
 from capsella.image_options import Preprocessing
 from capsella.models import ImageClassifier
 
@@ -38,7 +38,12 @@ def read_upload(content: bytes, name: str, model: ImageClassifier) -> tuple[UInt
     if len(content) > MAX_BYTES:
         raise CapsellaError(f"{name}: must be at most {MAX_BYTES / 1e6:.0f} MB, got {len(content) / 1e6:.1f} MB")
     said = _check_header(content, name, model)
-    return decode(BytesIO(content), name, model.preprocessing), said
+    pixels, loss = decode(BytesIO(content), name, model.preprocessing)
+    with errors_of(name):
+        loss.check(model.value_range)
+    if loss.outside >= LEAST_LOSS:
+        said.append(f"{loss.outside:.0%} of its values lie outside this range")
+    return pixels, said
 
 
 def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str]:

@@ -63,17 +63,20 @@ class TestExport:
     def test_onnx(self, cli, copied):
         for package in ("onnx", "onnxscript", "onnxruntime"):
             pytest.importorskip(package, reason="needs the extra `export`")
-        _, run = copied
+        images, run = copied
         answer = cli("export", run)
         assert answer.code == 0, answer.err
-        described = json.loads((run / "images-capsnet.onnx.json").read_text())
+        described = json.loads((run / "export" / "model.json").read_text())
         assert described["parity"]["images"] == 6
-        assert described["description"]["classes"] == ["columns", "rings", "rows"]
+        assert described["classes"] == ["columns", "rings", "rows"]
+        words = [run / "export", images, "--ood-false-positive-rate", 0]
+        assert cli("predict", *words).out == cli("predict", run, *words[1:]).out
+        assert cli("evaluate", run / "export").code == 1
 
     def test_a_file_that_differs_is_not_written(self, cli, trained, tmp_path, monkeypatch):
         different = (lambda images: torch.rand(len(images), 3), {})
-        monkeypatch.setattr("capsella.export.ship.load_pt2", lambda path: different)
-        words = ("export", trained, "--format", "pt2", "--out", tmp_path / "x.pt2")
+        monkeypatch.setattr("capsella.export.ship.load_pt2", lambda path, output: different)
+        words = ("export", trained, "--format", "pt2", "--out", tmp_path / "x")
         answer = cli(*words)
         assert (answer.code, "differs from PyTorch" in answer.err) == (1, True)
         assert not list(tmp_path.iterdir())

@@ -42,7 +42,8 @@ def test_twelve_bits_are_not_black_and_the_range_is_of_training_images_alone(cam
     splits = folder(camera)
     assert splits.value_range == (100, 4000)
     assert (int(splits.train.images.min()), int(splits.train.images.max())) == (0, 255)
-    (note,) = splits.notes
+    note, outside = splits.notes
+    assert "8 files" in outside  # those of the test are brighter
     assert "28 files of 16 bits per channel: values 100 to 4,000" in note
     assert "18 training images" in note  # two of twenty are held out for validation
     file = camera / splits.test.files[0]

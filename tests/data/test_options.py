@@ -81,6 +81,9 @@ def test_another_source_keeps_the_shared_fields():
     assert pairs == PairData(of="cells/", size=32, channels=1, per_class=5)
     assert pairs.single() == replace(cells, range=None)
     assert pairs.on("digits") == replace(pairs, of="digits")
+    toys = NamedData("toys", size=32, group="instance", viewpoints="azimuth", test_viewpoints="familiar")
+    assert toys.on("digits") == NamedData("digits", size=32)  # which has no groups and no viewpoints
+    assert toys.on("smallnorb") == replace(toys, name="smallnorb")
     assert data_from("multimnist").source == "mnist"
     assert all(data_from(options.text).kind == options.kind for options in EVERY_KIND)
 

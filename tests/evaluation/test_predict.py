@@ -111,8 +111,9 @@ def test_what_is_not_seen_of_a_file_is_told(darkness, tmp_path):
         values.flat[:bright] = 60_000
         Image.fromarray(values).save(tmp_path / f"{name}.png")
     summary = predict_table(darkness, [tmp_path], tmp_path / "p.csv")
-    assert (summary.rows, summary.unreadable, summary.cropped, summary.outside) == (3, 1, 1, 1)
-    assert (summary.most_cropped, summary.most_outside) == (pytest.approx(0.8), pytest.approx(4 / 36))
+    lost = summary.losses
+    assert (summary.rows, summary.unreadable, lost.cropped, lost.outside) == (3, 1, 1, 1)
+    assert (lost.most_cropped, lost.most_outside) == (pytest.approx(0.8), pytest.approx(4 / 36))
     assert "4095" in read(tmp_path / "p.csv")[str(tmp_path / "most.png")]["error"]
     assert len(prediction_lines(summary, UncertaintyColumns())) == 3
     assert predict_table(darkness, [tmp_path], tmp_path / "q.csv", PredictOptions(most_outside=1.0)).unreadable == 0

@@ -1,5 +1,6 @@
 """A tiny capsule network and splits of digits, fit for it in half a minute less than a real training."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,8 @@ from capsella.data import NamedData, load_data
 from capsella.losses import margin_loss
 from capsella.models import create_model
 from capsella.routing import DynamicRouting
+from capsella.training import fit_ood_detector
+from capsella.uncertainty import fit_calibration
 
 SIZE = 17  # the least that CapsNet's kernels allow
 
@@ -31,8 +34,8 @@ def _without_shape_checks() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def splits():
-    """Handwritten digits, 17×17: 100 to train, 40 to test."""
-    return load_data(NamedData("digits", size=SIZE, per_class=10, test_per_class=4, validation_per_class=1))
+    """Handwritten digits, 17×17: 100 to train, 50 to validate, which the OOD check needs, 40 to test."""
+    return load_data(NamedData("digits", size=SIZE, per_class=10, test_per_class=4, validation_per_class=5))
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +54,28 @@ def model(splits):
 
 
 @pytest.fixture(scope="session")
+def plain_onnx(model, tmp_path_factory):
+    """A float32 file with activations alone, and its description."""
+    pytest.importorskip("onnxscript", reason="needs the extra `export`")
+    from capsella.export import write_onnx
+
+    path = tmp_path_factory.mktemp("onnx") / "digits.onnx"
+    with without_shape_checks():
+        return path, write_onnx(model, path, facts={"recipe": "tiny"})
+
+
+@pytest.fixture(scope="session")
 def exported_onnx(model, splits, tmp_path_factory):
-    """The float32 file, checked as every export is."""
+    """The folder of a calibrated network, checked as every export is."""
     pytest.importorskip("onnxscript", reason="needs the extra `export`")
     pytest.importorskip("onnxruntime", reason="needs the extra `export`")
     from capsella.export import export_model
 
+    fitted = copy.deepcopy(model)
+    with torch.no_grad():
+        activations = fitted(splits.validation.images.float() / 255).activations
+    fitted.calibration = fit_calibration(activations, splits.validation.labels)
+    fit_ood_detector(fitted, splits.train, splits.validation)
     with without_shape_checks():
-        return export_model(model, splits, tmp_path_factory.mktemp("onnx") / "digits.onnx", facts={"recipe": "tiny"})
+        exported = export_model(fitted, splits, tmp_path_factory.mktemp("onnx") / "digits", facts={"recipe": "tiny"})
+    return fitted, exported

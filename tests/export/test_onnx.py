@@ -1,9 +1,10 @@
-"""ONNX files in every precision, and the example that reads them without PyTorch."""
+"""ONNX files in every precision, and folders whose program reads images without PyTorch."""
 
+import csv
 import dataclasses
+import io
 import json
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +15,16 @@ import torch
 
 import capsella
 from capsella.data import ImageSet
-from capsella.data.reading import read_image
+from capsella.data.decoding import decode_files
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.evaluation import predict_files
+from capsella.evaluation import PredictOptions, predict_table
 from capsella.export import export_model, load_onnx, read_onnx_description
-from capsella.export.graph import describe_model
-from capsella.models import create_model
+from capsella.export.odd_files import write_odd_files
+from capsella.export.ship import PREDICT
+from capsella.image_options import CellCut, Preprocessing
+from capsella.models import ImageClassifier, create_model
+from capsella.models.scoring import predict_with_scores
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
-from capsella.uncertainty import fit_calibration
 from tests.data.deep_files import planar, png16, tiff
 from tests.models.test_backbones import saved
 
@@ -29,23 +32,52 @@ onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
 pytest.importorskip("onnxruntime", reason="needs the extra `export`")
 
-from PIL import Image  # noqa: E402
-
-from capsella.export import Tolerance, compare, default_tolerance, write_int8, write_onnx  # noqa: E402
-
-EXAMPLE = Path(capsella.__file__).parents[1] / "examples" / "onnx_inference.py"
+from capsella.export import Tolerance, compare, default_tolerance, predict, write_int8, write_onnx  # noqa: E402
 
 
-class TestFloat32:
-    def test_the_file_agrees_on_every_test_image(self, exported_onnx):
-        parity = exported_onnx.parity
+class TestFolder:
+    def test_every_test_image_agrees(self, exported_onnx):
+        _, exported = exported_onnx
+        parity = exported.parity
         assert parity.holds
-        assert (parity.images, parity.flips) == (40, 0)
-        assert parity.difference <= 1e-4
+        assert (parity.images, parity.flips, parity.ood_flips) == (40, 0, 0)
+        assert max(parity.difference, parity.probability) <= 1e-4
         assert parity.error < 60  # it has learned something: a network at chance agrees with anything
+        assert exported.files.files > 25
+        assert 0 < exported.files.milliseconds < 1000
 
-    def test_standard_operators_any_batch_and_no_decoder(self, exported_onnx):
-        proto = onnx.load(exported_onnx.path)
+    def test_the_graph_ends_in_probabilities_and_the_ood_score(self, exported_onnx, splits):
+        model, exported = exported_onnx
+        proto = onnx.load(exported.path / "model.onnx")
+        names = ["activations", "probabilities", "ood_score"]
+        assert [value.name for value in proto.graph.output] == names == list(exported.description["outputs"])
+        images = splits.test.images[:5].float() / 255
+        with torch.no_grad():
+            output, scores = predict_with_scores(model, images, model.ood_detector)
+        run = {name: load_onnx(exported.path / "model.onnx", output=name)(images) for name in names}
+        expected = model.calibration.probabilities(output.activations)
+        torch.testing.assert_close(run["probabilities"].double(), expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(run["ood_score"], scores.amax(1), atol=0.01, rtol=0.01)
+        strange = torch.rand(5, 1, 17, 17)
+        threshold = exported.description["thresholds"]["ood_score"]
+        assert (load_onnx(exported.path / "model.onnx", output="ood_score")(strange) > threshold).all()
+
+    def test_the_folder_describes_itself_and_capsella_opens_it(self, exported_onnx):
+        model, exported = exported_onnx
+        about = read_onnx_description(exported.path / "model.onnx")
+        assert about == exported.description
+        beside = json.loads((exported.path / "model.json").read_text())
+        assert {name: beside[name] for name in about} == json.loads(json.dumps(about))
+        assert (about["classes"], about["recipe"]) == (list("0123456789"), "tiny")
+        images = torch.rand(2, 1, 17, 17)
+        again = ImageClassifier.from_pretrained(exported.path).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(again(images).activations, model(images).activations)
+        assert again.ood_detector.digest == model.ood_detector.digest
+
+    def test_standard_operators_any_batch_and_no_decoder(self, plain_onnx):
+        path, about = plain_onnx
+        proto = onnx.load(path)
         assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 18)]
         kinds = [node.op_type for node in proto.graph.node]
         assert kinds.count("Softmax") == 2  # one for each iteration
@@ -55,39 +87,33 @@ class TestFloat32:
         for value in (proto.graph.input[0], proto.graph.output[0]):
             assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
         assert not any("decoder" in weight.name for weight in proto.graph.initializer)
+        assert about["thresholds"]["ood_score"] is None
 
-    def test_the_description_is_in_the_file_and_beside_it(self, exported_onnx):
-        about = read_onnx_description(exported_onnx.path)
-        assert about == exported_onnx.description
-        assert about["classes"] == list("0123456789")
-        assert (about["model"], about["recipe"], about["opset"]) == ("sabour2017_capsnet", "tiny", 18)
-        wanted = {"channels": 1, "height": 17, "width": 17, "range": [0.0, 1.0]}
-        assert {key: about["input"][key] for key in wanted} == wanted
-        beside = json.loads(exported_onnx.path.with_name("digits.onnx.json").read_text())
-        assert beside == exported_onnx.to_dict()
-
-    def test_the_file_holds_no_paths_of_the_machine(self, exported_onnx):
-        content = exported_onnx.path.read_bytes()
+    def test_the_file_holds_no_paths_of_the_machine(self, plain_onnx):
+        content = plain_onnx[0].read_bytes()
         assert str(Path(capsella.__file__).parents[1]).encode() not in content
         assert b"stack_trace" not in content
 
-    def test_a_file_that_fails_the_check_is_not_written(self, splits, tmp_path, monkeypatch, exported_onnx):
+    def test_a_file_that_fails_the_check_is_not_written(self, splits, tmp_path, monkeypatch, plain_onnx):
         """The check reads the file: here, that of a network with other weights."""
-        path = tmp_path / "digits.onnx"
-        path.write_text("older")
+        (tmp_path / "digits").mkdir()
+        (tmp_path / "digits" / "model.onnx").write_text("older")
         other = create_model("sabour2017_capsnet", image_size=17)
-        content = exported_onnx.path.read_bytes()  # exporting takes long
+        content = plain_onnx[0].read_bytes()  # exporting takes long
         monkeypatch.setattr("capsella.export.ship.write_onnx", lambda model, file, **_: file.write_bytes(content))
         with pytest.raises(CapsellaError, match="PyTorch"):
-            export_model(other, splits, path)
-        assert path.read_text() == "older"
-        assert [file.name for file in tmp_path.iterdir()] == ["digits.onnx"]
+            export_model(other, splits, tmp_path / "digits")
+        assert [file.read_text() for file in (tmp_path / "digits").iterdir()] == ["older"]
+        assert [file.name for file in tmp_path.iterdir()] == ["digits"]
+        (tmp_path / "digits" / "config.json").write_text("a run")
+        with pytest.raises(ArgumentError):
+            export_model(other, splits, tmp_path / "digits")
 
 
 class TestReducedPrecision:
-    def test_int8_quantises_convolutions_and_keeps_the_routing(self, exported_onnx, model, splits, tmp_path):
-        path = tmp_path / "int8.onnx"
-        written = write_int8(exported_onnx.path, path, splits.train, exported_onnx.description)
+    def test_int8_quantises_convolutions_and_keeps_the_routing(self, plain_onnx, model, splits, tmp_path):
+        path, (source, description) = tmp_path / "int8.onnx", plain_onnx
+        written = write_int8(source, path, splits.train, description)
         parity = compare(model, load_onnx(path), splits.test, Tolerance(0.1, 5.0))
         assert parity.holds
         assert parity.difference > 1e-4  # it is no copy of the float32 file
@@ -96,12 +122,12 @@ class TestReducedPrecision:
         inputs = {node.op_type: [made_by.get(name) for name in node.input[:2]] for node in proto.graph.node}
         assert inputs["Conv"] == ["DequantizeLinear", "DequantizeLinear"]
         assert all("DequantizeLinear" not in (inputs[kind]) for kind in ("MatMul", "Softmax"))
-        assert path.stat().st_size < 0.35 * exported_onnx.path.stat().st_size
+        assert path.stat().st_size < 0.35 * source.stat().st_size
         about = read_onnx_description(path)
         assert about == written
         assert (about["precision"], about["calibration_images"], about["opset"]) == ("int8", 100, 18)
         with pytest.raises(ArgumentError):
-            write_int8(exported_onnx.path, tmp_path / "x", splits.train.subset([]), {})
+            write_int8(source, tmp_path / "x", splits.train.subset([]), {})
 
     def test_dense_layers_of_a_transformer_are_reduced(self, tmp_path):
         """They read more than two dimensions, and are products of matrices in the file."""
@@ -178,13 +204,6 @@ def test_capsules_of_length_zero_are_not_nan(tmp_path):
     torch.testing.assert_close(load_onnx(tmp_path / "x.onnx")(images), expected, atol=1e-6, rtol=0)
 
 
-def test_the_description_names_what_the_file_lacks():
-    model = create_model("sabour2017_cnn", image_size=17, classes=3)
-    assert "not_in_this_file" not in describe_model(model)
-    model.calibration = fit_calibration(torch.eye(3).repeat(3, 1) * 0.8 + 0.1, torch.arange(9) % 3)
-    assert describe_model(model)["not_in_this_file"] == ["prediction sets"]
-
-
 def test_files_of_others(tmp_path):
     path = tmp_path / "no.onnx"
     path.write_bytes(b"\xff no protobuf")
@@ -202,97 +221,91 @@ def test_formats_and_precisions_that_do_not_exist(model, splits, tmp_path, monke
         with pytest.raises(ArgumentError) as error:
             export_model(model, splits, tmp_path / "x", **options)
         assert error.value.argument == argument
-    with pytest.raises(ValueError, match="reconstruction"):
-        write_onnx(create_model("sabour2017_cnn"), tmp_path / "x.onnx", reconstruction=True)
+    for output in ("reconstruction", "probabilities", "ood_score"):
+        with pytest.raises(ArgumentError):
+            write_onnx(create_model("sabour2017_cnn"), tmp_path / "x.onnx", outputs=("activations", output))
     monkeypatch.setattr("capsella.errors.find_spec", lambda package: None)
     with pytest.raises(CapsellaError, match=r"capsella\[export\]"):
         write_onnx(model, tmp_path / "x")
 
 
-class TestExample:
-    """`examples/onnx_inference.py`: without PyTorch, and without capsella."""
+class TestProgram:
+    """predict.py of an exported folder: without PyTorch, and without capsella."""
 
-    @pytest.fixture
-    def example(self):
-        return runpy.run_path(str(EXAMPLE))
-
-    def test_it_predicts_as_the_run(self, exported_onnx, model, tmp_path):
-        files = []
-        for k in range(3):
-            files.append(tmp_path / f"image{k}.png")
-            pixels = torch.randint(256, (23 + k, 30), dtype=torch.uint8).numpy()  # to be cropped and resized
-            Image.fromarray(pixels).save(files[-1])
+    def test_it_predicts_as_capsella(self, exported_onnx, tmp_path):
+        """Over odd files, in a process that can import neither."""
+        model, exported = exported_onnx
+        write_odd_files(tmp_path / "odd")
         code = (
-            "import runpy, sys; sys.modules['torch'] = sys.modules['capsella'] = None; "  # importing either now fails
-            f"sys.argv = sys.argv[1:]; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"
+            "import sys; sys.modules['torch'] = sys.modules['capsella'] = sys.modules['scipy'] = None; "
+            "sys.path.insert(0, sys.argv[1]); import predict; predict.main(sys.argv[2:])"
         )
-        words = [sys.executable, "-c", code, "onnx_inference.py", exported_onnx.path, *files]
+        words = [sys.executable, "-c", code, exported.path, tmp_path / "odd"]
         answer = subprocess.run(
             words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ""}
         )
         assert answer.returncode == 0, answer.stderr
-        rows = [line.split("\t") for line in answer.stdout.splitlines()]
-        for row, prediction in zip(rows, predict_files(model, files), strict=True):
-            assert row[:2] == [str(prediction.file), prediction.class_name]
-            assert float(row[2]) == pytest.approx(float(prediction.activations.max()), abs=1e-5)
+        rows = {row["file"]: row for row in csv.DictReader(io.StringIO(answer.stdout))}
+        predict_table(model, [tmp_path / "odd"], tmp_path / "p.csv", PredictOptions(workers=0))
+        with (tmp_path / "p.csv").open(newline="") as file:
+            expected = {row["file"]: row for row in csv.DictReader(file)}
+        assert rows.keys() == expected.keys()
+        for file, row in expected.items():
+            found = rows[file]
+            assert bool(found["error"]) == bool(row["error"]), (file, found["error"], row["error"])
+            assert [found[name] for name in ("class", "in_distribution")] == [row["class"], row["in_distribution"]]
+            for name in () if row["error"] else (*model.classes, "probability"):
+                assert float(found[name]) == pytest.approx(float(row[name]), abs=1e-4)
+        assert len([row for row in rows.values() if not row["error"]]) > 15
 
-    @pytest.mark.parametrize("kind", ["deep", "transparent", "colour", "on its side"])
-    def test_it_prepares_images_as_training_does(self, example, kind, tmp_path):
-        path, random = tmp_path / "x.png", np.random.default_rng(0)
-        about = {"channels": 1, "height": 16, "width": 16, "value_range": [0.0, 4095.0]}
-        if kind == "deep":  # hot pixels, which must not smear into their neighbours
-            values = random.integers(4096, size=(48, 48)).astype(np.uint16)
-            values[random.integers(48, size=20), random.integers(48, size=20)] = 65535
-            Image.fromarray(values).save(path)
-        elif kind == "transparent":
-            values = random.integers(256, size=(40, 30, 4)).astype(np.uint8)
-            Image.fromarray(values, "RGBA").save(path)
-        else:
-            exif = Image.Exif()
-            exif[0x0112] = 6 if kind == "on its side" else 1
-            Image.fromarray(random.integers(256, size=(40, 30, 3)).astype(np.uint8)).save(path, exif=exif)
-        expected = read_image(path, (16, 16), 1, value_range=(0.0, 4095.0))[None].float() / 255
-        assert np.abs(example["prepare"](str(path), about) - expected.numpy()).max() < 1e-6
-
-    @pytest.mark.parametrize("kind", ["log", "logit"])
-    def test_it_makes_the_same_probabilities(self, example, kind):
-        model = create_model("sabour2017_capsnet", image_size=17, classes=3)
-        fitted = fit_calibration(torch.rand(60, 3), torch.arange(60) % 3, prior=(0.5, -0.5, 0.0))
-        model.calibration = dataclasses.replace(fitted, logits=kind)
-        calibration = describe_model(model)["calibration"]
-        for activations in (torch.tensor([0.2, 0.9, 0.4]), torch.tensor([0.0, 1.0, 0.3])):
-            ours = example["probabilities"](activations.numpy(), calibration)
-            np.testing.assert_allclose(ours, model.calibration.probabilities(activations), rtol=1e-6)
-
-    def test_it_refuses_files_that_pillow_reads_otherwise(self, example, tmp_path):
-        pages = [Image.new("L", (20, 20), grey) for grey in (10, 200)]
-        pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
-        Image.fromarray(np.full((20, 20), np.nan, np.float32)).save(tmp_path / "nan.tif")
-        for name, content in {
-            "deep.png": png16(np.full((20, 20, 3), 3000)),
+    @pytest.mark.parametrize(
+        ("channels", "value_range", "fit"), [(1, None, "crop"), (3, (100.0, 4000.0), "pad"), (1, (0.0, 4095.0), "squash")]
+    )
+    def test_it_reads_files_as_capsella(self, channels, value_range, fit, tmp_path):
+        about = {"input": {"channels": channels, "height": 16, "width": 20}, "value_range": value_range, "fit": fit}
+        files = write_odd_files(tmp_path / "odd", 4095)
+        more = {
             "planar.tif": planar(np.full((20, 20, 3), 3000)),
+            "clear deep.png": png16(np.full((20, 20, 4), 3000)),
+            "key deep.png": png16(np.full((20, 20, 3), 3000), (3000,) * 3),
             "inverted.tif": tiff(np.full((20, 20), 3000, np.uint16), t262=0),
             "unsigned.tif": tiff(np.full((20, 20), 3000, np.uint32)),
             "signed.tif": tiff(np.full((20, 20), 30, np.uint8), t339=2),
-        }.items():
-            (tmp_path / name).write_bytes(content)
-        about = {"channels": 3, "height": 16, "width": 16, "value_range": [0.0, 4095.0]}
-        for path in tmp_path.iterdir():
-            with pytest.raises(ValueError, match="this program cannot read it"):
-                example["prepare"](str(path), about)
-        Image.fromarray(np.full((8, 8), 3000, np.uint16)).save(tmp_path / "deep.png")
-        with pytest.raises(ValueError, match="8 bits"):
-            example["prepare"](str(tmp_path / "deep.png"), about | {"value_range": None})
+            "other order.tif": tiff(np.arange(400, dtype=np.uint16).reshape(20, 20) * 9, ">"),
+            "colour.tif": tiff(np.arange(1200, dtype=np.uint16).reshape(20, 20, 3) * 3, ">"),
+            "bright.tif": tiff(np.full((20, 20), 60_000, np.uint16)),  # most values are outside the range
+        }
+        for name, content in more.items():
+            (tmp_path / "odd" / name).write_bytes(content)
+            files.append(tmp_path / "odd" / name)
+        preprocessing = Preprocessing((16, 20), channels, value_range, fit=fit)
+        chunk = next(iter(decode_files(map(str, files), preprocessing, chunk=100)))
+        pixels, losses, read = iter(chunk.pixels), iter(chunk.losses), 0
+        for file, reason in zip(files, chunk.reasons, strict=True):
+            if reason is None:
+                expected, outside = next(pixels), next(losses).outside
+                if outside <= 0.5:
+                    np.testing.assert_array_equal(predict.read_image(file, about), expected, str(file))
+                    read += 1
+                    continue
+            with pytest.raises((ValueError, OSError, SyntaxError)):
+                predict.read_image(file, about)
+        assert read > (15 if value_range is None else 22)
 
-    def test_it_names_broken_files_and_refuses_pairs(self, example, exported_onnx, tmp_path):
-        (tmp_path / "broken.png").write_bytes(b"no image")
-        with pytest.raises(SystemExit, match=r"broken\.png"):
-            example["main"](str(exported_onnx.path), [str(tmp_path / "broken.png")])
-        proto = onnx.load(exported_onnx.path)
-        (entry,) = [entry for entry in proto.metadata_props if entry.key == "capsella"]
-        about = json.loads(entry.value)
-        about["input"]["channels"] = 2
-        entry.value = json.dumps(about)
-        onnx.save_model(proto, str(tmp_path / "pair.onnx"))
-        with pytest.raises(SystemExit, match=r"pair\.onnx"):
-            example["main"](str(tmp_path / "pair.onnx"), ["x.png"])
+    def test_it_is_short_and_stands_alone(self):
+        lines = PREDICT.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 150
+        assert {line.split()[1] for line in lines if line.startswith(("import", "from"))} == {
+            *("csv", "io", "json", "sys", "pathlib", "numpy", "onnxruntime", "PIL", "capsella.data.framing"),
+        }  # the export copies the last one
+
+    def test_networks_whose_images_it_cannot_read_come_without_it(self, splits, tmp_path):
+        model = create_model("sabour2017_cnn", image_size=17).eval()
+        model.cut = CellCut(matched=False, radius=4.0)
+        exported = export_model(model, splits, tmp_path / "cut")
+        assert exported.files is None
+        assert sorted(file.name for file in exported.path.iterdir()) == [
+            "model.json",
+            "model.onnx",
+            "model.safetensors",
+        ]

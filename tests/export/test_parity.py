@@ -9,7 +9,9 @@ from torch import nn
 from capsella.data import ImageSet
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.export import Tolerance, check_parity, compare
+from capsella.export.graph import Exportable
 from capsella.models import ImageClassifier, create_model
+from capsella.training import fit_ood_detector
 from capsella.types import Output
 from capsella.uncertainty import fit_calibration
 
@@ -22,6 +24,10 @@ class Darkness(ImageClassifier):
     def __init__(self, draws=False):
         super().__init__((2, 2), 1, ("dark", "light"))
         self.scale, self.draws = nn.Parameter(torch.ones(1)), draws
+
+    @property
+    def has_decoder(self):
+        return self.draws
 
     def forward(self, images, labels=None):
         mean = images.mean((1, 2, 3))
@@ -71,23 +77,34 @@ def test_reconstructions_are_compared_where_classes_agree():
         return part + 0.3 * wrong[:, None, None, None] - 0.05
 
     for limit in (0.06, 0.04):
-        parity = compare(DRAWING, shifted(0.02), IMAGES, Tolerance(limit, 100.0), drawn=drawn)
+        others = {"reconstruction": drawn}
+        parity = compare(DRAWING, shifted(0.02), IMAGES, Tolerance(limit, 100.0), others=others)
         assert parity.flips == 1
         assert parity.drawn == pytest.approx(0.05, abs=1e-6)
         assert parity.holds == (limit > 0.05)
 
 
-def test_the_difference_of_probabilities_is_measured():
-    """A temperature makes more of a difference than the activations show."""
+def test_probabilities_and_the_ood_check_are_compared():
     model = create_model("sabour2017_cnn", image_size=17, classes=3).eval()
-    pixels = torch.randint(256, (4, 1, 17, 17), dtype=torch.uint8)
-    images = ImageSet(pixels, torch.zeros(4).long(), model.classes)
-    assert compare(model, lambda part: model(part).activations.detach(), images, Tolerance(1, 100)).probability is None
+    pixels = torch.randint(256, (60, 1, 17, 17), dtype=torch.uint8)
+    images = ImageSet(pixels, torch.arange(60) % 3, model.classes)
+    fit_ood_detector(model, images, images)
     with torch.no_grad():
-        a = model(images.images.float() / 255).activations
-    model.calibration = fit_calibration(a.repeat(4, 1), a.argmax(1).repeat(4))
-    apart = compare(model, lambda part: (model(part).activations.detach() - 0.01).clamp(0), images, Tolerance(1, 100))
-    assert apart.probability > 0
+        a = model(pixels.float() / 255).activations
+    model.calibration = fit_calibration(a, a.argmax(1))
+    exact = {name: exported(model, name) for name in ("probabilities", "ood_score")}
+    parity = compare(model, exported(model, "activations"), images, Tolerance(0, 0, 1e-6), others=exact)
+    assert (parity.holds, parity.ood_flips) == (True, 0)
+    others = exact | {"probabilities": lambda part: exact["probabilities"](part) + 0.01}
+    parity = compare(model, exported(model, "activations"), images, Tolerance(0, 0, 0.005), others=others)
+    assert (parity.holds, parity.probability) == (False, pytest.approx(0.01, abs=1e-6))
+    others = exact | {"ood_score": lambda part: exact["ood_score"](part) + 100}
+    parity = compare(model, exported(model, "activations"), images, Tolerance(0, 0), others=others)
+    assert (parity.holds, parity.ood_flips > 50) == (False, True)
+
+
+def exported(model, name):
+    return lambda part: Exportable(model, (name,))(part)[0].detach()
 
 
 @pytest.mark.parametrize(("batch_size", "expected"), [(2, [1, 2, 2, 1]), (64, [1, 5])])
@@ -106,7 +123,7 @@ def test_broken_outputs_are_errors():
     with pytest.raises(CapsellaError, match="NaN"):
         compare(MODEL, shifted(float("nan")), IMAGES, anything)
     with pytest.raises(CapsellaError, match="NaN"):
-        compare(DRAWING, shifted(0.0), IMAGES, anything, drawn=later_nan)
+        compare(DRAWING, shifted(0.0), IMAGES, anything, others={"reconstruction": later_nan})
     with pytest.raises(CapsellaError, match="shape"):
         compare(MODEL, lambda part: shifted(0)(part)[:, :1], IMAGES, anything)
 

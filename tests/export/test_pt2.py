@@ -27,7 +27,7 @@ native = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason="without nat
 def exported(model, splits, tmp_path_factory):
     """A file with the decoder."""
     config.update("jaxtyping_disable", True)  # as in conftest.py, which ends with each test
-    path = tmp_path_factory.mktemp("pt2") / "digits.pt2"
+    path = tmp_path_factory.mktemp("pt2") / "digits"
     exported = export_model(model, splits, path, format="pt2", reconstruction=True)
     config.update("jaxtyping_disable", False)
     return exported
@@ -40,7 +40,7 @@ def test_it_calls_the_native_kernels_and_agrees(exported):
     assert exported.parity.holds
     assert exported.parity.images == 40
     assert 0 <= exported.parity.drawn < 1e-5
-    assert load_pt2(exported.path)[1] == exported.description
+    assert load_pt2(exported.path / "model.pt2")[1] == exported.description
 
 
 def test_a_fresh_process_runs_it(tmp_path):
@@ -78,7 +78,7 @@ def test_damaged_files_and_missing_kernels(exported, tmp_path, monkeypatch):
     monkeypatch.setattr(_native, "UNAVAILABLE", "kernels are missing")
     monkeypatch.setattr("torch.export.load", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no such operator")))
     with pytest.raises(CapsellaError, match="kernels are missing"):
-        load_pt2(exported.path)
+        load_pt2(exported.path / "model.pt2")
 
 
 def test_the_second_output_is_compared_before_a_file_counts(exported, model, splits, tmp_path, monkeypatch):
@@ -87,10 +87,12 @@ def test_the_second_output_is_compared_before_a_file_counts(exported, model, spl
     monkeypatch.setattr(
         export_ship,
         "_written",
-        lambda _, path, *__: path.write_bytes(exported.path.read_bytes()) and exported.description,
+        lambda _, path, *__: path.write_bytes((exported.path / "model.pt2").read_bytes()) and exported.description,
     )
     monkeypatch.setattr(
-        export_ship, "compare", lambda *given, drawn: compared(*given, drawn=lambda part: drawn(part) + 0.01)
+        export_ship,
+        "compare",
+        lambda *given: compared(*given[:-1], {"reconstruction": lambda part: given[-1]["reconstruction"](part) + 0.01}),
     )
     with pytest.raises(CapsellaError, match=r"0\.01"):
         export_model(model, splits, tmp_path / "y", format="pt2", reconstruction=True)

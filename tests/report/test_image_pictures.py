@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from capsella.data import ImageSet, PairSet
+from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.evaluation import Evaluation
 from capsella.models import create_model
 from capsella.report import (
@@ -55,6 +56,19 @@ def test_pictures_of_another_file_are_not_overwritten(cnn, folder, tmp_path):
     ]
     assert names[:3] == ["cell_explained.png", "cell_2_explained.png", "cell_explained.png"]
     assert len(names[3]) < 255
+
+
+def test_what_is_not_seen_of_a_file_is_told_and_too_much_is_refused(cnn, tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
+    monkeypatch.setattr(cnn, "value_range", (0.0, 4095.0))
+    for name, bright in (("few", 40), ("most", 300)):
+        values = np.full((20, 20), 2000, np.uint16)
+        values.flat[:bright] = 60_000
+        Image.fromarray(values).save(tmp_path / f"{name}.png")
+    with pytest.warns(CapsellaWarning, match="10.0%"):
+        assert explain_images(cnn, [tmp_path / "few.png"], tmp_path / "out")
+    with pytest.raises(CapsellaError, match="4095"):
+        explain_images(cnn, [tmp_path / "most.png"], tmp_path / "out")
 
 
 def test_of_a_stereo_pair_both_images_are_drawn():

@@ -52,6 +52,24 @@ class TestImagesThatChange:
         assert resume(paused, console=QUIET).folder == paused
         assert evaluate_run(load_run(done.folder)).evaluation.labels.shape
 
+    def test_an_image_of_the_same_name_and_size_in_bytes_is_noticed(self, recipe, images, tmp_path):
+        for file in images.rglob("*.png"):
+            Image.open(file).save(file.with_suffix(".bmp"))
+            file.unlink()
+        done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
+        learned = images / (done.splits or load_splits(done)).train.files[0]
+        before = learned.stat()
+        Image.new("L", (12, 12), 3).save(learned)
+        assert learned.stat().st_size == before.st_size
+        with pytest.raises(CapsellaError, match="has changed"):
+            load_splits(load_run(done.folder))
+
+    def test_what_is_cropped_is_told_wherever_a_run_s_images_are_read(self, recipe, images, tmp_path):
+        Image.new("L", (48, 12), 5).save(images / "a" / "wide.png")
+        done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
+        with pytest.warns(CapsellaWarning, match="1 image .*75%"):
+            load_splits(load_run(done.folder))
+
     def test_a_training_goes_on_without_the_files_that_came(self, recipe, images, tmp_path):
         folder = tmp_path / "paused"
         train(recipe, folder, until=1, compute=CPU, console=QUIET)

@@ -103,6 +103,12 @@ def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
     assert '"beside":{"name":"plain-cnn","network":"sabour2017_cnn","features":16,"of":192,"kept":[' in html
 
 
+def test_a_cnn_that_may_have_learned_from_the_images_shown_is_refused(run, cnn):
+    other = replace(cnn, recipe=replace(cnn.recipe, data=replace(run.recipe.data, split_seed=3)))
+    with pytest.raises(CapsellaError, match="plain-cnn"):
+        split_cnns({"digits": run, "plain-cnn": other})
+
+
 def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
     with pytest.raises(CapsellaError, match="a, b, c"):
         split_cnns({"a": run, "b": plain_run, "c": cnn})

@@ -37,7 +37,7 @@ def _read_segmentation(options: NamedData) -> SourceSplits:
     path = find(_SEGMENTATION, _GET_SEGMENTATION)
     arrays = load_arrays(path)
     measured = with_radius(path, arrays, options)
-    images, broken, _ = image_set(path, arrays, measured)
+    images, broken, *_ = image_set(path, arrays, measured)
     others = [name for name in images.classes if name != "basophil"]
     return SourceSplits("segmentation-wbc", images.of_classes(others), broken=broken, cell_radius=measured.cell_radius)
 

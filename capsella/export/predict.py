@@ -1,0 +1,150 @@
+"""Classify images with the network in this folder, read exactly as by `capsella predict`, which is not needed.
+
+pip install numpy pillow onnxruntime; python predict.py IMAGES OR FOLDERS > table.csv
+"""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageCms, ImageOps
+
+from capsella.data.framing import fit_image
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
+BITS, WHITE, PLANES, SIGN = 258, 262, 284, 339  # tags of TIFF files
+OTHER_ORDER = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": "RGB;16B"}  # of bytes; here N is L
+
+
+def read_image(path: str | Path, about: dict) -> np.ndarray:
+    """Read an image file as the network takes it, [channels height width], 0 to 255; `about` is model.json."""
+    content = Path(path).read_bytes()
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        refuse(image.width * image.height > 80e6, "more than 80 million pixels")
+        refuse(image.format in ("TIFF", "PNG", "GIF", "WEBP") and getattr(image, "n_frames", 1) > 1, "several pictures")
+        if is_deep(image):
+            image = read_deep(content, about["value_range"])
+        else:
+            level = image.info.get("transparency")  # Pillow scales grey levels of 2 and 4 bits, but not this one
+            if image.format == "PNG" and isinstance(level, int) and image.tile:
+                image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(raw(image.tile[0])[0], 255)
+            image.load()
+            image = in_srgb(ImageOps.exif_transpose(image))
+        mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
+        if image.has_transparency_data:
+            image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image.convert("RGBA"))
+        image = image.convert(mode).convert({1: "L", 3: "RGB"}[about["input"]["channels"]])
+    size = about["input"]["width"], about["input"]["height"]
+    if image.size != size:
+        image = fit_image(image, size[::-1], about["fit"])
+    return np.asarray(image).reshape(size[1], size[0], -1).transpose(2, 0, 1)
+
+
+def refuse(holds: object, reason: str) -> None:
+    """Raise `ValueError` if something holds."""
+    if holds:
+        raise ValueError(f"cannot be read: {reason}")
+
+
+def tag(image: Image.Image, number: int) -> float | None:
+    """Return a TIFF tag's value; the largest of several."""
+    value = getattr(image, "tag_v2", {}).get(number)
+    return max(value, default=None) if isinstance(value, bytes | tuple) else value
+
+
+def raw(tile: tuple) -> tuple:
+    """Return how a file stores pixels, in Pillow's terms, and more."""
+    return tile.args if isinstance(tile.args, tuple) and tile.args else (tile.args,)
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Return True for more than 8 bits per channel."""
+    bits = (tag(image, BITS) or 8) if image.format == "TIFF" else 8
+    refuse(image.format == "TIFF" and tag(image, SIGN) == 2 and bits <= 8, "8 bits with a sign")
+    deep = image.format in ("PNG", "TIFF") and any(";16" in str(raw(tile)[0]) for tile in image.tile)
+    return deep or bits > 8 or image.mode.startswith(("I", "F"))
+
+
+def read_deep(content: bytes, value_range: list | None) -> Image.Image:
+    """Read a file of more than 8 bits per channel, and convert its values by the range of the training images."""
+    refuse(value_range is None, "more than 8 bits per channel; this network was trained on 8")
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        colour = not image.mode.startswith(("I", "F"))
+        others = {raw(tile)[0] for tile in image.tile} - OTHER_ORDER.keys()
+        refuse(colour and (others or tag(image, PLANES) == 2), "neither grey nor interleaved RGB, with 16 bits")
+        refuse(image.has_transparency_data or tag(image, WHITE) == 0, "16 bits and transparency, or white as 0")
+        values = np.asarray(ImageOps.exif_transpose(image))
+        if image.mode == "I" and tag(image, BITS) == 32 and tag(image, SIGN) in (None, 1):
+            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow takes all for signed
+    if colour:  # Pillow keeps the upper byte of each channel; in the other order of bytes, the lower one
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            image.tile = [tile._replace(args=(OTHER_ORDER[raw(tile)[0]], *raw(tile)[1:])) for tile in image.tile]
+            values = 256 * values.astype(np.int32) + np.asarray(ImageOps.exif_transpose(image))
+    refuse(not np.isfinite(values).all(), "values that are not finite")
+    low, high = value_range
+    refuse(((values < low) | (values > high)).mean() > 0.5, f"most values lie outside {low:g} to {high:g}")
+    scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
+    return Image.fromarray(np.rint(scaled.clip(0, 255)).astype(np.uint8))
+
+
+def in_srgb(image: Image.Image) -> Image.Image:
+    """Convert colours by the image's colour profile, unless it is nearly sRGB or cannot be used."""
+    if not image.info.get("icc_profile") or image.mode not in ("RGB", "RGBA", "P"):
+        return image
+    try:
+        profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
+        transform = ImageCms.buildTransform(profile, ImageCms.createProfile("sRGB"), "RGB", "RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return image
+    colours = np.stack(np.meshgrid(*3 * [np.arange(0, 256, 51)]), -1).reshape(36, 6, 3).astype(np.uint8)
+    changed = np.asarray(ImageCms.applyTransform(Image.fromarray(colours), transform))
+    if np.abs(changed.astype(int) - colours).max() <= 2:
+        return image
+    converted = ImageCms.applyTransform(image.convert("RGB"), transform)
+    if image.has_transparency_data:
+        converted.putalpha(image.convert("RGBA").getchannel("A"))
+    return converted
+
+
+class Network:
+    """The network of a folder; `threads` 0 takes all cores."""
+
+    def __init__(self, folder: Path = Path(__file__).parent, threads: int = 0) -> None:
+        self.about, options = json.loads((folder / "model.json").read_bytes()), onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.session = onnxruntime.InferenceSession(folder / "model.onnx", options, ["CPUExecutionProvider"])
+
+    def predict(self, path: str | Path) -> dict:
+        """Return a row of the table; after a training with balanced classes, another class may be more probable."""
+        images, names = read_image(path, self.about)[None].astype(np.float32) / 255, self.session.get_outputs()
+        found = {names[k].name: array[0] for k, array in enumerate(self.session.run(None, {"images": images}))}
+        classes, best = self.about["classes"], int(found["activations"].argmax())
+        row = {name: f"{found['activations'][k]:.6f}" for k, name in enumerate(classes)}
+        row |= {"file": str(path), "class": classes[best]}
+        row |= {"probability": f"{found['probabilities'][best]:.6f}"} if "probabilities" in found else {}
+        if "ood_score" in found:
+            row["in_distribution"] = str(bool(found["ood_score"] <= self.about["thresholds"]["ood_score"])).lower()
+        return row
+
+
+def main(paths: list) -> None:
+    """Print a table with a row per file."""
+    net, files = Network(), []
+    for path in map(Path, paths):
+        files += sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS) if path.is_dir() else [path]
+    table = csv.DictWriter(sys.stdout, ["file", "class", *net.about["classes"], "probability", "in_distribution", "error"])
+    table.writeheader()
+    for file in files:
+        try:
+            table.writerow(net.predict(file))
+        except Exception as error:  # decoders raise errors of every kind on damaged bytes
+            table.writerow({"file": str(file), "error": str(error)})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:]) if len(sys.argv) > 1 else print(__doc__)
