@@ -1,7 +1,4 @@
-"""Classify images with the network in this folder, read exactly as by `capsella predict`, which is not needed.
-
-pip install numpy pillow onnxruntime; python predict.py IMAGES OR FOLDERS > table.csv
-"""
+"""Classify images as `capsella predict` does, without it: python predict.py IMAGES OR FOLDERS > table.csv."""
 
 import csv
 import io
@@ -137,7 +134,9 @@ def main(paths: list) -> None:
     net, files = Network(), []
     for path in map(Path, paths):
         files += sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS) if path.is_dir() else [path]
-    table = csv.DictWriter(sys.stdout, ["file", "class", *net.about["classes"], "probability", "in_distribution", "error"])
+    table = csv.DictWriter(
+        sys.stdout, ["file", "class", *net.about["classes"], "probability", "in_distribution", "error"]
+    )
     table.writeheader()
     for file in files:
         try:

@@ -259,7 +259,8 @@ class TestProgram:
         assert len([row for row in rows.values() if not row["error"]]) > 15
 
     @pytest.mark.parametrize(
-        ("channels", "value_range", "fit"), [(1, None, "crop"), (3, (100.0, 4000.0), "pad"), (1, (0.0, 4095.0), "squash")]
+        ("channels", "value_range", "fit"),
+        [(1, None, "crop"), (3, (100.0, 4000.0), "pad"), (1, (0.0, 4095.0), "squash")],
     )
     def test_it_reads_files_as_capsella(self, channels, value_range, fit, tmp_path):
         about = {"input": {"channels": channels, "height": 16, "width": 20}, "value_range": value_range, "fit": fit}
