@@ -167,8 +167,9 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
 
 def _searchsorted(sorted_sequence: Any, values: Any, **_: Any) -> Any:
     """Count the numbers below each value: ONNX has no operator for it."""
-    from onnxscript import opset18 as op
+    from onnxscript import opset18
 
+    op: Any = opset18
     first, second = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
     below = op.Less(op.Unsqueeze(sorted_sequence, first), op.Unsqueeze(values, second))
     return op.ReduceSum(op.Cast(below, to=7), second, keepdims=0)  # 7: int64

@@ -1,8 +1,8 @@
 """Export a trained network to a folder for other programs, checked against PyTorch before it is kept.
 
 model.onnx or model.pt2 returns activations, calibrated probabilities and the OOD score. model.json describes it.
-predict.py and framing.py, beside an ONNX file, classify image files without PyTorch and capsella. The other files are those of
-`ImageClassifier.save_pretrained`, by which capsella opens the folder.
+predict.py and framing.py, beside an ONNX file, classify image files without PyTorch and capsella. The other files are
+those of `ImageClassifier.save_pretrained`, by which capsella opens the folder.
 """
 
 import os
@@ -188,7 +188,8 @@ def _check_files(model: ImageClassifier, folder: Path, test: ImageSet, files: Se
         odd = write_odd_files(Path(temporary, "odd"), brightest)
         for file in (*files, *odd):
             expected, found = _attempt(ours, file), _attempt(lambda path: predict.read_image(path, about), file)
-            if (expected is None) != (found is None) or not np.array_equal(expected, found):
+            are_equal = expected is found if expected is None or found is None else np.array_equal(expected, found)
+            if not are_equal:
                 raise CapsellaError(f"{PREDICT.name} reads {file.name} otherwise than capsella")
         network = predict.Network(folder, threads=1)
         timed, seconds = list(files[:TIMED]) or _saved(test, Path(temporary)), []

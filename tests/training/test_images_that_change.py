@@ -66,6 +66,7 @@ class TestImagesThatChange:
 
     def test_what_is_cropped_is_told_wherever_a_run_s_images_are_read(self, recipe, images, tmp_path):
         Image.new("L", (48, 12), 5).save(images / "a" / "wide.png")
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, fit="crop"))
         done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
         with pytest.warns(CapsellaWarning, match="1 image .*75%"):
             load_splits(load_run(done.folder))
