@@ -104,7 +104,6 @@ def test_every_command_is_on_its_page() -> None:
         ("![a](../../results/figures/a.png)", "papers/a.md", "![a](../results/figures/a.png)"),
         ('<img src="../../results/figures/a.png">', "papers/a.md", '<img src="../results/figures/a.png">'),
         ("[rules](../../CONTRIBUTING.md)", "guide/a.md", "[rules](../contributing.md)"),
-        ("[a](../../examples/onnx_inference.py)", "guide/a.md", "[a](../examples/onnx_inference.py)"),
         ("[`a`](../../capsella/routing/dynamic)", "guide/a.md", "`a`"),
         ("[a](https://example.org/a.md)", "guide/a.md", "[a](https://example.org/a.md)"),
     ],
