@@ -32,7 +32,7 @@ PARTS = [
     ),
     *("routing", "layers", "losses"),
     *("uncertainty", "models", "data", "training", "evaluation", "report", "export", "bench"),
-    *("experiments", "papers", "compare", "experiments.reproduce", "web", "cli"),
+    *("experiments", "papers", "experiments.compare", "experiments.reproduce", "web", "cli"),
 ]
 
 SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from capsella.data import ImageSet
 from capsella.errors import ArgumentError, check_argument, check_minimum, not_negative
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
@@ -157,11 +156,11 @@ def latencies(
     return {name: Latency.of(seconds) for name, seconds in taken.items()}
 
 
-def network_latencies(models: Mapping[str, ImageClassifier], images: ImageSet) -> dict[str, Latency]:
+def network_latencies(models: Mapping[str, ImageClassifier]) -> dict[str, Latency]:
     """Time one image per call, from pixels to class activations without a decoder, all networks in turn."""
-    pixels = images.images[:1].float() / 255
 
     def step(model: ImageClassifier) -> object:
+        pixels = torch.full((1, model.channels, *model.image_size), 0.5)
         return model.encode(pixels) if isinstance(model, CapsuleClassifier) else model(pixels)
 
     with ExitStack() as modes:  # entering them takes as long as a call of a small network, and is not timed

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 
 from capsella.data.images import ImageSet
 from capsella.data.pairs import PairSet
-from capsella.errors import ArgumentError, CapsellaError
+from capsella.errors import CapsellaError
 from capsella.files import write_csv
 from capsella.image_options import ValueRange
 
@@ -223,34 +222,6 @@ class SplitTable(NamedTuple):
         else:
             rows = ((key, row.class_name, row.split) for key, row in self.rows.items())
             write_csv(path, ("index", "class", "split"), rows)
-
-    def with_share(self, train: LabelledImages, share: float) -> "SplitTable":
-        """Return the table with a fraction of each class's training images, at least one; the others become unused.
-
-        The images of a smaller fraction are among those of a larger one.
-
-        Args:
-            train: the training images of this split.
-            share: fraction of each class.
-
-        Raises:
-            ArgumentError: the images have no file names.
-        """
-        if train.files is None or not self.by_file:
-            raise ArgumentError("train", "have file names", train.files)
-        generator = torch.Generator().manual_seed(0)
-        rows = dict(self.rows)
-        for label in range(len(train.classes)):
-            of_class = (train.labels == label).nonzero().flatten()
-            order = of_class[torch.randperm(len(of_class), generator=generator)]
-            for k in order[share_of(len(of_class), share) :].tolist():
-                rows[train.files[k]] = rows[train.files[k]]._replace(split=UNUSED)
-        return self._replace(rows=rows)
-
-
-def share_of(images: int, share: float) -> int:
-    """Return the number of a class's training images that `SplitTable.with_share` keeps."""
-    return max(1, round(share * images))
 
 
 def read_split_file(path: Path) -> SplitTable:

@@ -51,6 +51,7 @@ from capsella.evaluation.statistics import (
     auc_interval,
     balanced_difference_interval,
     balanced_interval,
+    detectable_difference,
     difference_interval,
     fold_interval,
     holm,

@@ -34,6 +34,7 @@ CONFIDENCE = 0.95
 POWER = 0.8
 
 Groups = Int[np.ndarray, " images"]  # the number of each image's group
+FoldNumbers = Int[np.ndarray, " images"]  # the number of the fold that tested each image
 Correct = Bool[np.ndarray, "seeds images"]
 
 
@@ -342,19 +343,27 @@ def _satterthwaite(components: Sequence[VarianceComponent]) -> float:
 # Intervals over images and seeds
 
 
-def accuracy_interval(correct: Correct, groups: Groups | None = None) -> Interval:
-    """Return the accuracy of a network, as a mean over seeds, with its 95 % interval."""
+def accuracy_interval(correct: Correct, groups: Groups | None = None, folds: FoldNumbers | None = None) -> Interval:
+    """Return the accuracy of a network, as a mean over seeds, with its 95 % interval.
+
+    Args:
+        correct: for each seed and image.
+        groups: the number of each image's group.
+        folds: the fold that tested each image, in a cross-validation: each fold and seed is a training of its own.
+    """
     _check_correct("correct", correct)
     values = correct.mean(0)
     mean, variance = _padded(values, added=4, total=2, squares=2)
-    images = cluster_variance(influence(values), groups, VarianceComponent(variance, len(values) - 1))
-    return _interval(float(correct.mean()), mean, images, [_seed_component(correct.mean(1))])
+    moves = influence(values)
+    images = cluster_variance(moves, groups, VarianceComponent(variance, len(values) - 1))
+    return _interval(float(correct.mean()), mean, images, _trainings([correct.mean(1)], moves, folds, images))
 
 
 def difference_interval(
     first: Correct,
     second: Bool[np.ndarray, "other_seeds images"],
     groups: Groups | None = None,
+    folds: FoldNumbers | None = None,
     *,
     paired_seeds: bool = False,
     seed_variance: VarianceComponent | None = None,
@@ -363,35 +372,44 @@ def difference_interval(
 
     Seeds are not paired, because the same number means other weights in another network. With `paired_seeds` they are:
     each seed also drew the images that both networks were trained on. `seed_variance` is that of one seed's accuracy,
-    pooled over similar rows (`pooled_seed_variance`), in place of each side's own.
+    pooled over similar rows (`pooled_seed_variance`), in place of each side's own. `groups` and `folds` are those of
+    `accuracy_interval`.
     """
     _check_pair(first, second)
     apart = first.mean(0) - second.mean(0)
     mean, variance = _padded(apart, added=2, total=0, squares=1)
-    images = cluster_variance(influence(apart), groups, VarianceComponent(variance, len(apart) - 1))
+    moves = influence(apart)
+    images = cluster_variance(moves, groups, VarianceComponent(variance, len(apart) - 1))
     if paired_seeds:
-        seeds = [_seed_component(first.mean(1) - second.mean(1))]
+        trainings = [_seed_component(first.mean(1) - second.mean(1))]
     elif seed_variance is not None and seed_variance.dof:
         variance = seed_variance.variance * (1 / len(first) + 1 / len(second))
-        seeds = [VarianceComponent(variance, seed_variance.dof)]
+        trainings = [VarianceComponent(variance, seed_variance.dof)]
     else:
-        seeds = [_seed_component(first.mean(1)), _seed_component(second.mean(1))]
-    return _interval(float(apart.mean()), mean, images, seeds, least=-1.0)
+        trainings = _trainings([first.mean(1), second.mean(1)], moves, folds, images)
+    return _interval(float(apart.mean()), mean, images, trainings, least=-1.0)
 
 
-def balanced_interval(correct: Correct, labels: Int[np.ndarray, " images"], groups: Groups | None = None) -> Interval:
+def balanced_interval(
+    correct: Correct,
+    labels: Int[np.ndarray, " images"],
+    groups: Groups | None = None,
+    folds: FoldNumbers | None = None,
+) -> Interval:
     """Return the balanced accuracy (mean recall over classes), as a mean over seeds, with its 95 % interval.
 
-    Classes without images do not count.
+    Classes without images do not count. `groups` and `folds` are those of `accuracy_interval`.
     """
     _check_correct("correct", correct)
     _check_labels(labels, correct)
     # The pseudo-images widen the interval but must not move it: they alone would make a rare class half correct.
     values = correct.mean(0)
     alone = _class_component(values, labels, added=4, total=2, squares=2)
-    images = cluster_variance(influence(values, labels), groups, alone, labels)
+    moves = influence(values, labels)
+    images = cluster_variance(moves, groups, alone, labels)
     by_seed = _mean_recall(correct, labels)
-    return _interval(float(by_seed.mean()), float(by_seed.mean()), images, [_seed_component(by_seed)])
+    trainings = _trainings([by_seed], moves, folds, images)
+    return _interval(float(by_seed.mean()), float(by_seed.mean()), images, trainings)
 
 
 def balanced_difference_interval(
@@ -399,16 +417,37 @@ def balanced_difference_interval(
     second: Bool[np.ndarray, "other_seeds images"],
     labels: Int[np.ndarray, " images"],
     groups: Groups | None = None,
+    folds: FoldNumbers | None = None,
 ) -> Interval:
     """Return the balanced accuracy of `first` minus that of `second`, paired over images, with its 95 % interval."""
     _check_pair(first, second)
     _check_labels(labels, first)
     values = first.mean(0) - second.mean(0)
     alone = _class_component(values, labels, added=2, total=0, squares=1)
-    images = cluster_variance(influence(values, labels), groups, alone, labels)
+    moves = influence(values, labels)
+    images = cluster_variance(moves, groups, alone, labels)
     by_seed = [_mean_recall(correct, labels) for correct in (first, second)]
     apart = float(by_seed[0].mean() - by_seed[1].mean())
-    return _interval(apart, apart, images, [_seed_component(recalls) for recalls in by_seed], least=-1.0)
+    return _interval(apart, apart, images, _trainings(by_seed, moves, folds, images), least=-1.0)
+
+
+def detectable_difference(
+    labels: Int[np.ndarray, " images"], disagreement: float, *, balanced: bool, units: int | None = None
+) -> float:
+    """Return the smallest true difference of two networks that a test detects with a power of 0.8.
+
+    Args:
+        labels: the classes of the test images.
+        disagreement: the expected proportion of images that only one of the two classifies correctly.
+        balanced: of balanced accuracy, in which images of rare classes weigh more.
+        units: the number of independent units, e.g. patients; default: every image is one.
+
+    >>> round(detectable_difference(np.zeros(800, int), 0.06, balanced=False), 4)
+    0.0243
+    """
+    counts = np.unique(labels, return_counts=True)[1] if balanced else np.array([len(labels)])
+    variance = disagreement * float((1 / counts).sum()) / len(counts) ** 2 * len(labels) / (units or len(labels))
+    return float(scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) + scipy.stats.norm.ppf(POWER)) * variance**0.5
 
 
 def pooled_seed_variance(rows: Iterable[Correct]) -> VarianceComponent:
@@ -503,6 +542,27 @@ def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squa
     count = len(values) + added
     mean = (values.sum() + total) / count
     return float(mean), float(((values**2).sum() + squares) / count - mean**2) / count
+
+
+def _trainings(
+    by_seed: Sequence[Float[np.ndarray, " seeds"]],
+    moves: Float[np.ndarray, " images"],
+    folds: FoldNumbers | None,
+    images: VarianceComponent,
+) -> list[VarianceComponent]:
+    """Return the variance that the trainings bring: of the seeds of each network, or of the folds.
+
+    The images of a fold share its training. So the sums of their influences vary over folds by more than single images
+    explain, and the rest is the trainings'.
+    """
+    if folds is None or len(np.unique(folds)) < 2:
+        return [_seed_component(accuracies) for accuracies in by_seed]
+    sums = np.bincount(np.unique(folds, return_inverse=True)[1], weights=moves)
+    degrees = len(sums) - 1
+    variance = len(sums) / degrees * float((sums**2).sum())
+    rest = variance - images.variance
+    # The rest is as uncertain as the variance over folds that it comes from.
+    return [VarianceComponent(rest, degrees * (rest / variance) ** 2) if rest > 0 else VarianceComponent(0.0, degrees)]
 
 
 def _seed_component(accuracies: Float[np.ndarray, " seeds"]) -> VarianceComponent:

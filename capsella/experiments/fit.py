@@ -1,6 +1,7 @@
 """Fit a recipe: train and calibrate its network, test it once, and write result.json and report.html."""
 
 import base64
+import csv
 import dataclasses
 import statistics
 import zlib
@@ -11,13 +12,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from rich.console import Console
 
 from capsella.bench import time_in_turns
 from capsella.data import DataOptions, LabelledImages, Splits, load_once
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Groups, Interval, VarianceComponent, difference_interval, evaluate
+from capsella.files import write_csv
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.report import about_training, run_facts, write_report
@@ -79,7 +81,7 @@ def fit(
 
 
 def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> FittedRun:
-    """Test a trained run on its test images, and write test.json, result.json and, unless told not to, the report.
+    """Test a trained run on its test images, and write test.json, result.json, test_predictions.csv and the report.
 
     Of several processes that trained together, only the first does.
     """
@@ -92,8 +94,61 @@ def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> Fit
     evaluation = evaluate(run.model, splits.test, progress=progress)
     files.write("test", evaluation.to_dict())
     files.write("result", result(run, evaluation, splits.name))
+    if evaluation.labels.ndim == 1:
+        write_test_predictions(run, evaluation)
     page = _write_report(run, splits, evaluation) if report else None
     return FittedRun(**values, evaluation=evaluation, report=page)
+
+
+class TestPredictions(NamedTuple):
+    """The predictions of a run for its test images.
+
+    files: names of the images, or their positions. labels, predicted: classes. probabilities: calibrated. groups: the
+    number of each image's group; None if images are independent.
+    """
+
+    files: tuple[str, ...]
+    labels: Int[np.ndarray, " n"]
+    predicted: Int[np.ndarray, " n"]
+    probabilities: Float[np.ndarray, "n classes"]
+    groups: Groups | None
+    classes: tuple[str, ...]
+
+
+def write_test_predictions(run: Run, evaluation: Evaluation) -> None:
+    """Write test_predictions.csv: a row per test image, with its class, the predicted one, and probabilities."""
+    classes, calibration = evaluation.classes, run.model.calibration
+    activations = evaluation.activations.double()
+    shares = activations / activations.sum(1, keepdim=True).clamp(min=1e-9)
+    probabilities = shares if calibration is None else calibration.probabilities(activations)
+    groups = [""] * len(activations) if evaluation.group is None else evaluation.group.tolist()
+    files = evaluation.files or [str(k) for k in range(len(activations))]
+    labels, predicted = (
+        [classes[k] for k in column.tolist()] for column in (evaluation.labels, evaluation.predictions)
+    )
+    texts = ([f"{p:.6g}" for p in row] for row in probabilities.tolist())
+    rows = ((*start, *text) for *start, text in zip(files, labels, predicted, groups, texts, strict=True))
+    header = ("file", "class", "predicted", "group", *(f"p {name}" for name in classes))
+    write_csv(run.folder / "test_predictions.csv", header, rows)
+
+
+def read_test_predictions(folder: Path) -> TestPredictions:
+    """Read test_predictions.csv of a run folder.
+
+    Raises:
+        CapsellaError: it is missing or damaged.
+    """
+    path = folder / "test_predictions.csv"
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as text:
+            header, *rows = csv.reader(text)
+        index = {name.removeprefix("p "): k for k, name in enumerate(header[4:])}
+        labels, predicted = (np.array([index[row[column]] for row in rows]) for column in (1, 2))
+        probabilities = np.array([[float(value) for value in row[4:]] for row in rows])
+        groups = None if any(row[3] == "" for row in rows) else np.array([int(row[3]) for row in rows])
+        return TestPredictions(tuple(row[0] for row in rows), labels, predicted, probabilities, groups, tuple(index))
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise CapsellaError(f"{path}: must hold the predictions of a tested run: {error!r}") from error
 
 
 def _write_report(run: Run, splits: Splits, evaluation: Evaluation) -> Path:

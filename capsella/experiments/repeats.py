@@ -1,16 +1,18 @@
 """Repeated trainings, with several seeds or on each fold of the images, and the lines that end a training."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
-from capsella.experiments.fit import FittedRun, evaluate_run
+from capsella.evaluation.label_errors import rank_labels, write_label_ranking
+from capsella.experiments.fit import FittedRun, evaluate_run, read_test_predictions
 from capsella.experiments.runner import Task, check_images_unchanged, run_tasks
 from capsella.files import write_json
 from capsella.report import evaluation_warnings
@@ -44,7 +46,8 @@ def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: Co
 def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
     """Train one run per fold in subfolders and test it on the fold it did not see; finished ones are read.
 
-    folds.json holds the numbers of all folds together, predictions.csv the prediction for each image.
+    folds.json holds the numbers of all folds together, predictions.csv the prediction for each image, label_errors.csv
+    every image in the order of how probably its label is wrong.
 
     Raises:
         CapsellaError: a run of another recipe is in a subfolder; and what `train` raises.
@@ -59,6 +62,7 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
     folds = Folds(evaluations, sum(test.others for test in tested))
     write_json(folder / "folds.json", folds.to_dict())
     folds.write_predictions(folder / "predictions.csv")
+    suspects = _rank_labels(folder, recipes)
     pooled = folds.pooled
     _print_warnings(pooled, console)
     errors = ", ".join(f"{evaluation.error:.1f}" for evaluation in evaluations)
@@ -69,9 +73,20 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
         f"balanced accuracy [bold]{_format(folds.balanced_accuracy)}\n"
         f"error per fold: {errors} %\n"
         f"numbers      {escape(str(folder / 'folds.json'))}\n"
-        f"predictions  {escape(str(folder / 'predictions.csv'))}",
+        f"predictions  {escape(str(folder / 'predictions.csv'))}\n"
+        f"labels       {escape(str(folder / 'label_errors.csv'))}: {suspects} may be wrong",
         soft_wrap=True,
     )
+
+
+def _rank_labels(folder: Path, folds: Iterable[str]) -> int:
+    """Write label_errors.csv from the predictions of every fold; return the number of labels that may be wrong."""
+    parts = [read_test_predictions(folder / label.replace(" ", "")) for label in folds]
+    labels = np.concatenate([part.labels for part in parts])
+    ranking = rank_labels(labels, np.concatenate([part.probabilities for part in parts]))
+    files = tuple(file for part in parts for file in part.files)
+    write_label_ranking(folder / "label_errors.csv", ranking, labels, parts[0].classes, files)
+    return len(ranking.suspects)
 
 
 def _fit_each(

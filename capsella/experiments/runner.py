@@ -1,16 +1,19 @@
 """The one loop over trainings. It turns tasks into runs, resumes interrupted ones and predicts the time left."""
 
 import io
+import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from capsella import ray_cluster
 from capsella.data import DataOptions, Splits, load_data
@@ -124,7 +127,7 @@ class Task:
 
     label: the name in the progress line. recipe_name: what the run is called. cost: a name that tasks share which take
     equally long; default: the label. is_tested: whether the run is tested, or only trained. has_report: whether the
-    test also writes report.html.
+    test also writes report.html. is_quiet: one line is printed when the run is over, instead of one for each epoch.
     """
 
     recipe: Recipe
@@ -135,6 +138,7 @@ class Task:
     compute: ComputeOptions = ComputeOptions()
     is_tested: bool = True
     has_report: bool = False
+    is_quiet: bool = False
 
     @property
     def files(self) -> RunFolder:
@@ -168,6 +172,7 @@ class Task:
         self.files.check_recipe(self.recipe)
         if self.is_finished:
             return splits
+        console = Console(quiet=True) if self.is_quiet else console
         with memory_errors(self.label):
             try:
                 run = train_or_resume(self.recipe, self.folder, self.recipe_name, console, self.compute, splits)
@@ -234,11 +239,47 @@ def _here(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iter
     for task in tasks:
         began, is_rest = time.monotonic(), task.files.checkpoint.exists()
         progress = task.files.progress(task.recipe.epochs)
-        console.print(stopwatch.line(task.label, task.cost_name, progress), soft_wrap=True, markup=False)
         if task.recipe.data != data:
             data, splits = task.recipe.data, None
-        splits = task.run(console, splits)
+        if task.is_quiet:
+            with _waiting(console, stopwatch, task, progress):
+                splits = task.run(console, splits)
+            console.print(_result_line(stopwatch, task, time.monotonic() - began), soft_wrap=True, markup=False)
+        else:
+            console.print(stopwatch.line(task.label, task.cost_name, progress), soft_wrap=True, markup=False)
+            splits = task.run(console, splits)
         yield task, None if is_rest else time.monotonic() - began
+
+
+@contextmanager
+def _waiting(console: Console, stopwatch: Stopwatch, task: Task, progress: float) -> Iterator[None]:
+    """Show a bar over all runs, with the time left, if the output is a terminal."""
+    left, done = stopwatch.seconds_left(task.cost_name, progress) or 0.0, sum(map(sum, stopwatch.taken.values()))
+    columns = (TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), TextColumn("of about"))
+    total = TextColumn(format_duration(done + left))
+    with Progress(*columns, total, console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task(task.label, total=done + left, completed=round(done))
+        stop = threading.Event()
+        ticker = threading.Thread(target=_tick, args=(bar, shown, stop), daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            ticker.join()
+
+
+def _tick(bar: Progress, shown: TaskID, stop: threading.Event) -> None:
+    while not stop.wait(1.0):
+        bar.advance(shown, 1.0)
+
+
+def _result_line(stopwatch: Stopwatch, task: Task, seconds: float) -> str:
+    """Return the line that reports a finished run: its number, its label, its validation error and its time."""
+    result = ValidationResult.of(task.files)
+    error = "diverged" if task.files.has_diverged else f"val. error {result.error:.1f} %"
+    number, of = stopwatch.done + 1, stopwatch.done + stopwatch.left.total()
+    return f"run {number} of {of}: {task.label}: {error}, {format_duration(seconds)}"
 
 
 class _Answer(NamedTuple):
@@ -325,13 +366,16 @@ class Row:
     """A recipe that is trained with several seeds.
 
     slug: the beginning of its folders' names. recipe_name: the registered recipe that it departs from. recipe: what is
-    trained, with other seeds. cost: as of `Task`; default: the slug.
+    trained, with other seeds. cost, is_quiet: as of `Task`; the default of the cost is the slug. progress_label: the
+    name in progress lines; default: the slug.
     """
 
     slug: str
     recipe_name: str
     recipe: Recipe
     cost: str = ""
+    progress_label: str = ""
+    is_quiet: bool = False
 
     def folder(self, runs: Path, seed: int) -> Path:
         """Return the folder of the run with that seed."""
@@ -348,11 +392,12 @@ class Row:
         return Task(
             recipe=replace(self.recipe, seed=seed),
             folder=self.folder(runs, seed),
-            label=f"{self.slug}, seed {seed}",
+            label=f"{self.progress_label or self.slug}, seed {seed}",
             recipe_name=self.recipe_name,
             cost=self.cost or self.slug,
             compute=compute,
             is_tested=is_tested,
+            is_quiet=self.is_quiet,
         )
 
 
@@ -395,6 +440,11 @@ class LearningRateSearch:
     tried: dict[float, ValidationResult] = field(default_factory=dict)
     best: float = 0.0
     by_seed: dict[int, ValidationResult] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> Row:
+        """The row with the best learning rate."""
+        return with_learning_rate(self.row, self.best)
 
 
 @dataclass
@@ -451,7 +501,7 @@ class Runner:
             search.tried[rate] = runs[seeds[0]]
         for search in searches:
             search.best = min(search.tried, key=lambda rate: search.tried[rate].rank)
-        chosen = [with_learning_rate(search.row, search.best) for search in searches]
+        chosen = [search.chosen for search in searches]
         for search, runs in zip(searches, self.validate(chosen, seeds[1:]), strict=True):
             search.by_seed = {seeds[0]: search.tried[search.best], **runs}
         return searches

@@ -29,10 +29,11 @@ RECIPE_OF = {
     "hinton2018_cnn": "hinton2018-smallnorb-cnn",
     "mazzia2021_efficient_capsnet": "images-efficient",
     "he2016_resnet10": "images-resnet",
-    "stem_capsules": "images-backbone-capsules",
-    "stem_linear": "images-backbone-linear",
+    "backbone_capsules": "images-backbone-capsules",
+    "backbone_linear": "images-backbone-linear",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
+PRETRAINED = "efficientnet_lite0"  # the backbone unless another is named
 DEFAULT = "images-efficient"  # the recipe of `capsella train FOLDER`
 SIDES = (
     32,
@@ -146,37 +147,49 @@ def images_matrix_capsnet() -> Recipe:
 
 @register_recipe
 def images_backbone_capsules() -> Recipe:
-    """Class capsules on a pretrained backbone (backbone=RUN), for a folder of images with one subfolder per class.
+    """Class capsules on a pretrained backbone, for a folder of images with one subfolder per class.
 
-    The backbone is frozen. To train it too, give fine_tune=True and a tenth of the learning rate.
-    """
-    return _on_backbone("stem_capsules", LossOptions())
-
-
-@register_recipe
-def images_backbone_linear() -> Recipe:
-    """A linear layer on a pretrained backbone (backbone=RUN), for a folder of images with one subfolder per class.
-
-    The backbone is frozen. To train it too, give fine_tune=True and a tenth of the learning rate.
-    """
-    return _on_backbone("stem_linear", LossOptions(name="cross_entropy"))
-
-
-def _on_backbone(network: str, loss: LossOptions) -> Recipe:
-    """Return the recipe of both heads, which differ in their loss; the user names the backbone.
-
-    A head on a frozen backbone learns at three times the learning rate of a whole network: at 1e-3 the linear layer is
-    far from its best after a hundred steps.
+    The backbone, EfficientNet-Lite0 with ImageNet weights or another (backbone=RUN), is frozen. To train it too, give
+    fine_tune=True and a tenth of the learning rate. A head on a frozen backbone learns at three times the learning rate
+    of a whole network.
     """
     return Recipe(
-        model=ModelOptions(network, {"backbone": ""}),
-        data=replace(FOLDER, size=64),
-        augment=AugmentOptions(shift=4, padding_mode="border", flip=True),
-        loss=loss,
+        model=ModelOptions("backbone_capsules", {"backbone": PRETRAINED}),
+        data=replace(FOLDER, size=160, channels=3),
+        augment=AugmentOptions(shift=10, padding_mode="border", flip=True),
         optimizer=OptimizerOptions(learning_rate=3e-3),
         epochs=30,
         batch_size=32,
         balance="auto",
+    )
+
+
+@register_recipe
+def images_backbone_linear() -> Recipe:
+    """Logistic regression on a pretrained backbone, for a folder of images with one subfolder per class.
+
+    The backbone is EfficientNet-Lite0 with ImageNet weights, or another (backbone=RUN), and is frozen. Each image
+    passes through it once, and the regularisation is cross-validated on the training images.
+    """
+    return replace(
+        images_backbone_capsules(),
+        model=ModelOptions("backbone_linear", {"backbone": PRETRAINED}),
+        augment=AugmentOptions(),
+        loss=LossOptions(name="cross_entropy"),
+        optimizer=OptimizerOptions(method="logistic_regression"),
+        epochs=1,
+    )
+
+
+@register_recipe
+def images_fine_tuned() -> Recipe:
+    """A pretrained backbone with a linear layer, all of it trained at a small learning rate."""
+    return replace(
+        images_backbone_linear(),
+        model=ModelOptions("backbone_linear", {"backbone": PRETRAINED, "fine_tune": True}),
+        augment=AugmentOptions(shift=10, padding_mode="border", flip=True),
+        optimizer=OptimizerOptions(learning_rate=3e-4, schedule="cosine", warmup_steps=50),
+        epochs=30,
     )
 
 
@@ -204,7 +217,7 @@ def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
     if recipe.data.per_class is not None:
         train = min(train, recipe.data.per_class * len(images.classes))
     batch = min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size
-    epochs = usual_epochs(recipe.epochs, train)
+    epochs = recipe.epochs if recipe.optimizer.method == "logistic_regression" else usual_epochs(recipe.epochs, train)
     data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)
     augment = replace(recipe.augment, shift=round(recipe.augment.shift * size / most))
     reasons = {

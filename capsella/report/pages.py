@@ -78,7 +78,7 @@ def render_page(package: str, template: str, **values: object) -> str:
     """Render a template that extends base.html.jinja.
 
     Args:
-        package: the package with the template, e.g. "capsella.compare".
+        package: the package with the template, e.g. "capsella.experiments.compare".
         template: its file name.
         values: all values that the template uses, among them `title`.
     """

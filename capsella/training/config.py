@@ -271,8 +271,9 @@ class OptimizerOptions:
     ema: float | None = bounded(None, 0, 1, ends="()")
     """Evaluate and keep an exponential moving average of the weights, with this decay per step (0.999: over about the
     last 1,000 steps). Default: the weights themselves."""
-    method: Literal["adam", "sgd"] = "adam"
-    """Adam (β = 0.9 and 0.999, ε = 1e-8), or stochastic gradient descent, which needs learning rates like 0.1."""
+    method: Literal["adam", "sgd", "logistic_regression"] = "adam"
+    """Adam (β = 0.9 and 0.999, ε = 1e-8), or stochastic gradient descent, which needs learning rates like 0.1. For a
+    linear layer on a frozen backbone also logistic regression, without augmentation, in a single epoch."""
     momentum: float = bounded(0.9, 0, 1, ends="[)")
     """SGD momentum; 0 disables it."""
     drops: tuple[float, ...] = ()

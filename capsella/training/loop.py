@@ -27,6 +27,7 @@ from capsella.training.balance import class_weights, epoch_rows, resolve_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
 from capsella.training.config import ComputeOptions
+from capsella.training.logistic_regression import fit_head
 from capsella.training.metrics import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.recipe import Recipe
 from capsella.training.resolve import resolve_auto
@@ -225,6 +226,9 @@ class Trainer:
         self.files.write("summary", summary_of(self.recipe, self.progress, splits.broken, device))
 
     def _train_epoch(self, bar: StepBar) -> None:
+        if self.recipe.optimizer.method == "logistic_regression":
+            self._fit_head(bar)
+            return
         self.network.train()
         saved = time.monotonic()
         for rows in self._epoch_batches():
@@ -234,6 +238,15 @@ class Trainer:
             if time.monotonic() - saved > self.compute.checkpoint_seconds:
                 self._save_checkpoint()
                 saved = time.monotonic()
+
+    def _fit_head(self, bar: StepBar) -> None:
+        """Fit the head of a frozen backbone in place of an epoch of steps."""
+        started, images = time.monotonic(), len(self.splits.train)
+        fit = fit_head(self.model, self.splits.train, self.recipe.balance, self.recipe.batch_size)
+        self._add(images=images, errors=fit.errors, seconds=time.monotonic() - started)
+        self._add(total=fit.loss * images, classification=fit.loss * images, reconstruction=0.0)
+        self.progress.batch, self.progress.step, self.progress.images = 1, self.steps, images
+        bar.advance(f"C {fit.c:g}", self.steps)
 
     def _epoch_batches(self) -> list[Tensor]:
         """Return the rows of the batches of this epoch that are still to do, each for all devices together."""

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from capsella.bench import stopwatch
 from capsella.bench.stopwatch import Latency, best_throughput, latencies, network_latencies, timings
-from capsella.data import ImageSet
 from capsella.errors import ArgumentError
 from capsella.models import create_model
 
@@ -79,12 +77,11 @@ def test_networks_get_one_image_per_call_and_no_decoder_runs(monkeypatch):
     monkeypatch.setattr(stopwatch, "MIN_CALLS", 10)
     capsules = create_model("sabour2017_capsnet", image_size=17, classes=2)
     cnn = create_model("hinton2018_cnn", image_size=17, classes=2)
-    images = ImageSet(torch.zeros(3, 1, 17, 17, dtype=torch.uint8), torch.tensor([0, 1, 0]), ("a", "b"))
     monkeypatch.setattr(capsules, "decode", None)
     seen = []
     capsules.register_forward_pre_hook(lambda *_: seen.append("decoded"))
     cnn.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape)))
-    measured = network_latencies({"capsules": capsules, "cnn": cnn}, images)
+    measured = network_latencies({"capsules": capsules, "cnn": cnn})
     assert set(seen) == {(1, 1, 17, 17)}
     assert {name: latency.calls for name, latency in measured.items()} == {"capsules": 10, "cnn": 10}
 

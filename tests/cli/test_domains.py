@@ -193,7 +193,7 @@ def test_stained_cells_are_cropped_in_training_and_prediction(cli, cells, tmp_pa
 
 @pytest.mark.slow
 def test_a_comparison_of_domains(cli, cells, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.compare.domains.CHOSEN_ON", 16)
+    monkeypatch.setattr("capsella.experiments.compare.domains.CHOSEN_ON", 16)
     recipes = ("--recipes", "images-efficient", "images-cells-efficient")
     quick = ("--epochs", 1, "--size", 32, "--seeds", 1, "--out", tmp_path / "runs")
     answer = cli("compare", cells, tmp_path / "other", *recipes, *quick)

@@ -138,9 +138,9 @@ def test_networks_with_other_test_images_are_not_compared(cli, copied, trained, 
 
 @pytest.mark.usefixtures("copied")
 def test_a_comparison_stands_for_its_recommended_network(cli, tmp_path):
-    (tmp_path / "compare.json").write_text(json.dumps({"recommended_run": "run"}))
+    (tmp_path / "comparison.json").write_text(json.dumps({"recommended": "run"}))
     assert json.loads(cli("evaluate", tmp_path, "--json", "--out", tmp_path / "t.json").out)["images"] == 6
-    (tmp_path / "compare.json").write_text(json.dumps({"recommended_run": None}))
+    (tmp_path / "comparison.json").write_text(json.dumps({"recommended": None}))
     assert cli("evaluate", tmp_path).code == 1
 
 

@@ -177,23 +177,6 @@ def test_a_split_is_known_without_its_file(cells: Path, packed: Path, tmp_path: 
         assert read_split_file(tmp_path / "saved.csv") == table._replace(path=tmp_path / "saved.csv")
 
 
-def test_shares_of_the_training_images_are_nested(cells: Path, packed: Path):
-    splits, whole = load_split(folder(cells))
-
-    def of(share: float, split: str = "train") -> set[str]:
-        return {key for key, row in whole.with_share(splits.train, share).rows.items() if row.split == split}
-
-    assert of(0.01) < of(0.25) < of(0.5) < of(1) == set(splits.train.files)
-    assert sorted(Path(file).parent.name for file in of(0.01)) == list(CLASSES)
-    assert len(of(0.5)) == round(0.5 * splits.train.counts()["blast"]) * len(CLASSES)
-    for split in ("validation", "test"):
-        assert of(0.01, split) == of(1, split)
-    assert of(1, "unused") == set()
-    splits, table = load_split(npz(packed))
-    with pytest.raises(ValueError, match="train"):
-        table.with_share(splits.train, 0.5)
-
-
 class TestFolds:
     def test_each_image_is_tested_once_and_the_rest_is_parted_as_ever(self, cells: Path):
         every = [load_data(folder(cells, folds=4, fold=fold)) for fold in range(4)]

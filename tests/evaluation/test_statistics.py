@@ -299,6 +299,26 @@ class TestCoverage:
             held += low <= 0.7602 <= high
         assert 0.92 <= held / 300 <= 0.99
 
+    @pytest.mark.parametrize(
+        ("images", "seeds", "patients", "training_sd"),
+        [(300, 1, 0, 0.0), (300, 1, 0, 0.3), (800, 1, 0, 0.2), (800, 2, 0, 0.4), (400, 1, 40, 0.3), (800, 1, 100, 0.0)],
+    )
+    def test_a_comparison_over_folds(self, images, seeds, patients, training_sd):
+        """Two equally good networks; each image, patient, and training of a fold has an effect of its own."""
+        random, held, folds = np.random.default_rng(0), 0, 5
+        for _ in range(400):
+            group = random.integers(0, patients, images) if patients else np.arange(images)
+            fold = group % folds
+            common = random.normal(2.5, 1.5, images) + 0.7 * random.normal(size=group.max() + 1)[group]
+            sides = []
+            for _ in range(2):
+                own = common + 0.35 * random.normal(size=group.max() + 1)[group] * (patients > 0)
+                level = training_sd * random.normal(size=(seeds, folds))
+                sides.append(random.random((seeds, images)) < expit(own + level[:, fold]))
+            interval = difference_interval(*sides, group if patients else None, fold)
+            held += interval.low <= 0 <= interval.high
+        assert 0.93 <= held / 400 <= 0.99
+
     @pytest.mark.parametrize("folds", [3, 10])
     def test_folds_that_share_images(self, folds):
         """Values with a correlation of tested/(tested + others), which Nadeau and Bengio assume."""

@@ -132,7 +132,7 @@ class TestReducedPrecision:
     def test_dense_layers_of_a_transformer_are_reduced(self, tmp_path):
         """They read more than two dimensions, and are products of matrices in the file."""
         folder = saved(tmp_path / "backbone", "dinov2")
-        model = create_model("stem_linear", backbone=str(folder), image_size=42, classes=3).eval()
+        model = create_model("backbone_linear", backbone=str(folder), image_size=42, classes=3).eval()
         images = torch.rand(8, 3, 42, 42, generator=torch.Generator().manual_seed(0))
         shown = ImageSet((255 * images).byte(), torch.zeros(8, dtype=torch.long), model.classes)
         about = write_onnx(model, tmp_path / "a.onnx")

@@ -26,7 +26,7 @@ CONFIGS = {
     "dinov2": transformers.Dinov2Config(**VIT),
     "dinov2_with_registers": transformers.Dinov2WithRegistersConfig(**VIT),
 }
-HEADS = ("stem_capsules", "stem_linear")
+HEADS = ("backbone_capsules", "backbone_linear")
 
 
 def saved(folder: Path, family: str, **preprocessor: object) -> Path:
@@ -80,7 +80,7 @@ def test_maps_are_those_of_the_whole_backbone(family, stage, tmp_path):
     config = transformers.AutoConfig.from_pretrained(folder, out_features=[f"stage{stage}"])
     whole = transformers.AutoBackbone.from_config(config)
     whole = type(whole).from_pretrained(folder, config=config).eval()
-    model = create_model("stem_linear", backbone=str(folder), image_size=(70, 84), classes=3, stage=stage).eval()
+    model = create_model("backbone_linear", backbone=str(folder), image_size=(70, 84), classes=3, stage=stage).eval()
     images = torch.rand(2, 3, 70, 84)
     normalised = (images - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.25, 0.2])[:, None, None]
     with torch.no_grad():
@@ -112,12 +112,12 @@ def test_a_frozen_backbone_stays_and_a_saved_network_needs_no_folder(family, hea
 
 def test_fine_tuning_moves_the_backbone(folder, tmp_path):
     """A fine-tuned backbone can be taken over again."""
-    model = create_model("stem_linear", backbone=str(folder), image_size=42, classes=3, fine_tune=True)
+    model = create_model("backbone_linear", backbone=str(folder), image_size=42, classes=3, fine_tune=True)
     before = train(model)
     inside = [name for name in before if name.startswith("network.0.")]
     assert len(moved(model, before) & set(inside)) > len(inside) / 2
     model.save_pretrained(tmp_path / "first")
-    second = create_model("stem_capsules", backbone=str(tmp_path / "first"), image_size=42, classes=2).eval()
+    second = create_model("backbone_capsules", backbone=str(tmp_path / "first"), image_size=42, classes=2).eval()
     images = torch.rand(1, 3, 42, 42)
     torch.testing.assert_close(backbone_of(second)(images), backbone_of(model.eval())(images))
 
@@ -126,7 +126,7 @@ def test_statistics_of_a_frozen_backbone_are_not_adapted(folder):
     """They belong to its weights: with others, the network would see other maps."""
     images = ImageSet(torch.randint(256, (12, 3, 40, 40)).byte(), torch.zeros(12).long(), ("a", "b", "c"))
     for fine_tune in (False, True):
-        model = create_model("stem_linear", backbone=str(folder), image_size=40, classes=3, fine_tune=fine_tune)
+        model = create_model("backbone_linear", backbone=str(folder), image_size=40, classes=3, fine_tune=fine_tune)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         update_batch_norms(model, images)
         changed = moved(model, before)
@@ -135,8 +135,8 @@ def test_statistics_of_a_frozen_backbone_are_not_adapted(folder):
 
 
 def test_grey_images_are_repeated(folder):
-    grey = create_model("stem_linear", backbone=str(folder), image_size=70, channels=1, classes=3).eval()
-    colour = create_model("stem_linear", backbone=str(folder), image_size=70, channels=3, classes=3).eval()
+    grey = create_model("backbone_linear", backbone=str(folder), image_size=70, channels=1, classes=3).eval()
+    colour = create_model("backbone_linear", backbone=str(folder), image_size=70, channels=3, classes=3).eval()
     colour.load_state_dict(grey.state_dict())
     images = torch.rand(2, 1, 70, 70)
     torch.testing.assert_close(grey(images).activations, colour(images.repeat(1, 3, 1, 1)).activations)
@@ -154,13 +154,13 @@ def test_grey_images_are_repeated(folder):
     indirect=["folder"],
 )
 def test_stage_and_size(folder, image_size, options, size, maps):
-    model = create_model("stem_linear", backbone=str(folder), image_size=image_size, classes=3, **options)
+    model = create_model("backbone_linear", backbone=str(folder), image_size=image_size, classes=3, **options)
     description = backbone_of(model).description
     assert (description.size, description.maps) == (size, maps)
 
 
 @pytest.mark.parametrize(
-    ("name", "head"), [("he2016_resnet10", "stem_linear"), ("mazzia2021_efficient_capsnet", "stem_capsules")]
+    ("name", "head"), [("he2016_resnet10", "backbone_linear"), ("mazzia2021_efficient_capsnet", "backbone_capsules")]
 )
 def test_the_backbone_of_a_run(name, head, tmp_path):
     """At another size, with other channels, and loaded again without the run."""
@@ -181,7 +181,7 @@ def test_the_backbone_of_a_run(name, head, tmp_path):
 
 
 def test_a_backbone_with_fresh_weights_is_trained():
-    model = create_model("stem_linear", backbone="he2016_resnet10", image_size=20, classes=3)
+    model = create_model("backbone_linear", backbone="he2016_resnet10", image_size=20, classes=3)
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert backbone_of(model).network.training
 
@@ -189,13 +189,13 @@ def test_a_backbone_with_fresh_weights_is_trained():
 def test_networks_on_the_meta_device_read_no_weights(folder, monkeypatch):
     monkeypatch.setattr(hub, "load", None)
     with torch.device("meta"):
-        model = create_model("stem_capsules", backbone=str(folder), image_size=70, classes=3)
+        model = create_model("backbone_capsules", backbone=str(folder), image_size=70, classes=3)
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
 def fails(argument, kind=ValueError, **options):
     with pytest.raises(kind, match=argument):
-        create_model("stem_linear", **{"image_size": 40, "classes": 3, **options})
+        create_model("backbone_linear", **{"image_size": 40, "classes": 3, **options})
 
 
 def test_wrong_options(folder, tmp_path, monkeypatch):
@@ -251,12 +251,12 @@ def test_code_beside_a_backbone_is_not_run(folder):
     config["attn_implementation"] = "somebody/kernels"
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "evil.py").write_text("raise SystemExit('run')")
-    model = create_model("stem_linear", backbone=str(folder), image_size=40, classes=3)
+    model = create_model("backbone_linear", backbone=str(folder), image_size=40, classes=3)
     assert not {"auto_map", "attn_implementation"} & set(model.options["backbone"]["config"])
 
 
 def test_damaged_descriptions(folder, tmp_path):
-    create_model("stem_linear", backbone=str(folder), image_size=40, classes=3).save_pretrained(tmp_path / "saved")
+    create_model("backbone_linear", backbone=str(folder), image_size=40, classes=3).save_pretrained(tmp_path / "saved")
     path = tmp_path / "saved" / "model.json"
     written = path.read_text()
     for change in [
@@ -275,7 +275,9 @@ def test_damaged_descriptions(folder, tmp_path):
 
 @pytest.mark.parametrize(("tied", "size", "classes"), [(True, 32, 2), (False, 128, 5), (True, 160, 12)])
 def test_class_capsules_start_where_the_squash_has_a_slope(folder, size, classes, tied):
-    model = create_model("stem_capsules", backbone=str(folder), image_size=size, classes=classes, tied=tied, stage=3)
+    model = create_model(
+        "backbone_capsules", backbone=str(folder), image_size=size, classes=classes, tied=tied, stage=3
+    )
     lengths = model.train()(torch.rand(8, 3, size, size)).activations
     assert 0.05 < lengths.mean() < 0.8
     assert lengths.max() < 0.95

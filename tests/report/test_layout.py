@@ -4,7 +4,7 @@ import pytest
 
 from capsella.cli import main
 from tests.browser import CHROMIUM, launched, violations
-from tests.compare.made import FLAGS, call
+from tests.experiments.compare.made import FLAGS, call
 from tests.reproduce.made import registered
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
@@ -37,9 +37,9 @@ def reports(trained_run, image_folder, tmp_path_factory):
         if kind in ("capsnet", "em", "cnn"):
             return trained_run(kind) / "report.html"
         if kind == "compare":
-            call(image_folder, *FLAGS, "--out", out / kind)
+            call(image_folder, *FLAGS, "--folds", "1", "--out", out / kind)
         elif kind == "folds":
-            call(image_folder, *FLAGS[:-3], "--folds", "3", "--seeds", "1", "--out", out / kind)
+            call(image_folder, *FLAGS, "--folds", "3", "--out", out / kind)
         elif kind == "search":
             words = ["--trials", "2", "--finalists", "1", "--seeds", "1", "--epochs", "2", "--tune", "learning_rate"]
             main(["search", "demo", *TINY, "--model", "he2016_resnet10", *words, "--out", str(out / kind)])

@@ -114,7 +114,7 @@ def test_receptive_fields_behind_a_stem(kind, tmp_path):
         )
         whole = transformers.AutoModel if kind == "attention" else transformers.AutoModelForImageClassification
         whole.from_config(config).save_pretrained(tmp_path)
-    model = create_model("stem_capsules", backbone=str(tmp_path), image_size=size, classes=3).eval()
+    model = create_model("backbone_capsules", backbone=str(tmp_path), image_size=size, classes=3).eval()
     for module in model.backbone.modules():
         if isinstance(module, torch.nn.Conv2d):
             module.weight.data.abs_()

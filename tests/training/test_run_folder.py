@@ -160,7 +160,7 @@ def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_p
         (there / name).mkdir(parents=True)
     here.mkdir()
     data = DomainData(("cells/", "pbc"))
-    recipe = Recipe(model=ModelOptions("stem_linear", {"backbone": "runs/cnn"}), data=data)
+    recipe = Recipe(model=ModelOptions("backbone_linear", {"backbone": "runs/cnn"}), data=data)
     monkeypatch.chdir(there)
     assert _with_paths_from(there, recipe) == recipe
     monkeypatch.chdir(here)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsella.compare.figures import learning_figure
 from capsella.environment import environment, hardware, versions
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import accuracy_interval, points
@@ -14,7 +13,7 @@ from capsella.experiments.reproduce.plan import Entry
 from capsella.files import read_json, write_json, write_text
 from capsella.papers.published import paper_of
 from capsella.papers.table_types import cells_with_caveats, ours_columns
-from capsella.report.figures import write_figure
+from capsella.report.figures import learning_figure, write_figure
 from capsella.report.forest import ForestLine, forest_figure
 from capsella.report.pages import data_uri, render_page
 from capsella.training import RunFolder

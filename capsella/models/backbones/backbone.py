@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from jaxtyping import Float
@@ -13,11 +14,11 @@ from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum
 from capsella.layers import CropImages, EnlargeImages
-from capsella.models.backbones import hub
+from capsella.models.backbones import efficientnet, hub
 from capsella.models.base import MOST_PIXELS, ImageClassifier, create_model, grid_after, list_models
 from capsella.models.io import is_outline
 
-Kind = Literal["backbone", "network"]
+Kind = Literal["backbone", "network", "efficientnet_lite0"]
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in a grey image (ITU-R BT.601), as in Pillow
 # A registered network as a fresh backbone is made for images of the larger size if the images are as large, or else of
 # the smaller: its last layers are not used, and those before take any size.
@@ -29,10 +30,10 @@ LARGEST = 1024  # images are enlarged to at most this many pixels on the shorter
 class BackboneDescription:
     """A backbone without its weights; model.json holds it, so that a saved network needs neither hub nor folder.
 
-    kind, config: a backbone of `transformers` and its configuration up to the stage whose maps are used, or a
-    registered network's name and options. learned: True if its first weights were pretrained. channels: channels of its
-    images. mean, std: normalisation of each channel of images in [0, 1], if any. size: (height, width) to which images
-    are enlarged. maps: (channels, rows, columns) of its output.
+    kind, config: a backbone of `transformers` and its configuration up to the stage whose maps are used; a registered
+    network's name and options; or EfficientNet-Lite0, which has no options. learned: True if its first weights were
+    pretrained. channels: channels of its images. mean, std: normalisation of each channel of images in [0, 1], if any.
+    size: (height, width) to which images are enlarged. maps: (channels, rows, columns) of its output.
 
     Raises:
         ArgumentError: an invalid field.
@@ -48,7 +49,7 @@ class BackboneDescription:
     maps: tuple[int, int, int]
 
     def __post_init__(self) -> None:
-        check_argument(self.kind in ("backbone", "network"), "be 'backbone' or 'network'", kind=self.kind)
+        check_argument(self.kind in get_args(Kind), f"be {' or '.join(get_args(Kind))}", kind=self.kind)
         check_argument(min(*self.size, *self.maps) >= 1, "be at least 1", size=self.size, maps=self.maps)
         is_small = self.size[0] * self.size[1] <= MOST_PIXELS
         check_argument(is_small, f"have at most {MOST_PIXELS:,} pixels", size=self.size)
@@ -65,6 +66,8 @@ class BackboneDescription:
         """
         if self.kind == "backbone":
             return hub.build(self.config)
+        if self.kind == "efficientnet_lite0":
+            return efficientnet.EfficientNetLite0()
         check_argument("backbone" not in self.config, "not have a backbone itself", backbone=self.config.get("name"))
         return _layers_of(create_model(**self.config))
 
@@ -177,7 +180,8 @@ def find_backbone(
     """Find a backbone for images of a size.
 
     Args:
-        backbone: a folder with a backbone of `transformers`, a run, a registered network, or a name on the hub.
+        backbone: a folder with a backbone of `transformers`, a run, a registered network, a name on the hub,
+            `efficientnet_lite0`, or a .pth file with its weights.
         image_size, channels: size and channels of the images.
         stage: stage of a backbone of `transformers`; see `hub.up_to_stage`.
         positions: images are enlarged until the maps have this many rows and columns.
@@ -200,15 +204,20 @@ def find_backbone(
 
 
 def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int | None, positions: int) -> _Source:
+    if backbone == efficientnet.NAME or backbone.endswith(".pth"):
+        check_argument(stage is None, "be None: of this backbone, the last maps are used", stage=stage)
+        file = efficientnet.weights_file() if backbone == efficientnet.NAME else Path(backbone)
+        read, norm = partial(efficientnet.load, file), (efficientnet.MEAN, efficientnet.STD)
+        return _Source("efficientnet_lite0", {}, True, 3, read, *norm)
     is_run = backbone and (Path(backbone) / "model.json").exists()
     if not is_run and ((backbone and Path(backbone).is_dir()) or _may_be_on_hub(backbone)):
         config = hub.up_to_stage(hub.read_config(backbone), stage, image_size, positions)
         mean, std = hub.normalisation(backbone, config["num_channels"])
-        load = lambda: hub.load(backbone, config)  # noqa: E731
+        load = partial(hub.load, backbone, config)
         return _Source("backbone", config, True, config["num_channels"], load, mean, std)
     if not is_run and backbone not in list_models():
         is_gone = "/" in backbone and not Path(backbone).exists()
-        rule = "be a name on the Hugging Face hub, a folder with a backbone, a run, or a registered network"
+        rule = "be efficientnet_lite0, a name on the Hugging Face hub, a folder with a backbone, a run, or a network"
         hint = "there is no such folder: put it back, or name another" if is_gone else "give one as backbone=RUN"
         raise ArgumentError("backbone", rule, backbone, hint)
     if stage is not None:
@@ -252,8 +261,11 @@ def _geometry(
     """Return the size to which images are enlarged, and the shape of the maps.
 
     A backbone of `transformers` is made on the meta device. For a network of capsella, that would make PyTorch import
-    its compiler, which takes seconds; and it exists anyway.
+    its compiler, which takes seconds; and it exists anyway. EfficientNet-Lite0 has a size of its own.
     """
+    if source.kind == "efficientnet_lite0":
+        height, width = EnlargeImages(image_size, max(efficientnet.LEAST_SIZE, 32 * positions - 31)).size
+        return (height, width), (efficientnet.WIDTH, -(-height // 32), -(-width // 32))
     device = "cpu" if source.kind == "network" else "meta"
     with torch.device(device), torch.no_grad():
         network = source.load() if source.kind == "network" else hub.build(source.config)

@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=ImageClassifier)
 
 
 @register_model
-def stem_capsules(
+def backbone_capsules(
     *,
     image_size: tuple[int, int] = (224, 224),
     channels: int = 3,
@@ -42,8 +42,8 @@ def stem_capsules(
         image_size: (height, width), at least 1×1.
         channels: channels of the images, 1 for grey, 3 for RGB; grey is repeated for a backbone of RGB images.
         classes: names of the classes.
-        backbone: a name on the Hugging Face hub (OWNER/NAME), a folder with a backbone of `transformers`, a run, or a
-            registered network with fresh weights.
+        backbone: `efficientnet_lite0` (ImageNet weights), a name on the Hugging Face hub (OWNER/NAME), a folder with a
+            backbone of `transformers`, a run, or a registered network with fresh weights.
         fine_tune: train the backbone too; fresh weights are always trained.
         stage: stage of the backbone whose maps are used, from 1; None takes the last if its map has `positions` rows
             and columns, or else the last with a stride of at most 16.
@@ -73,7 +73,7 @@ def stem_capsules(
 
 
 @register_model
-def stem_linear(
+def backbone_linear(
     *,
     image_size: tuple[int, int] = (224, 224),
     channels: int = 3,
@@ -86,11 +86,12 @@ def stem_linear(
 ) -> ConvolutionalClassifier:
     """Linear layer on the average-pooled feature maps of a pretrained backbone.
 
-    The maps are batch normalised as for `stem_capsules`, so that the two differ only in the head.
+    The maps are batch normalised as for `backbone_capsules`, so that the two differ only in the head. Of a frozen
+    backbone, the head can be fitted as a logistic regression (`OptimizerOptions.method`).
 
     Args:
         image_size: (height, width), at least 1×1.
-        channels, classes, backbone, fine_tune, stage, positions: as for `stem_capsules`.
+        channels, classes, backbone, fine_tune, stage, positions: as for `backbone_capsules`.
         dropout: probability of zeroing a map's mean before the linear layer.
     """
     layer = _backbone(backbone, fine_tune, stage, positions, image_size, channels)

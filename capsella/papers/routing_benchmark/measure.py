@@ -104,14 +104,14 @@ class Speed(NamedTuple):
     per_second: float
 
 
-def measure_speeds(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, Speed]:
+def measure_speeds(path: Path, runs: Mapping[str, Path]) -> dict[str, Speed]:
     """Return the speeds of all networks, timed in turn on the processor; `path` keeps those of this machine."""
     here = machine(environment())
     kept = read_json(path) if path.exists() else {}
     known: dict[str, list[float]] = kept["times"] if kept.get("machine") == here else {}
     if not set(runs) <= set(known):
         models = {slug: load_run(run).model for slug, run in runs.items()}
-        calls = network_latencies(models, images)
+        calls = network_latencies(models)
         steps = {row.network: row for row in execution_times(models, (STEP_IMAGES,)).rows if row.backward}
         known = {slug: [calls[slug].p50, STEP_IMAGES / steps[slug].timing.median] for slug in runs}
         write_json(path, {"machine": here, "times": known})

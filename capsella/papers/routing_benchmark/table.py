@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from capsella.data import load_data, single_images
+from capsella.data import load_data
 from capsella.environment import environment, hardware
 from capsella.errors import pluralize, unknown_name
 from capsella.evaluation import AttackOptions, accuracy_interval, holm
@@ -222,8 +222,7 @@ class _DatasetPart:
         options, images = ATTACKS[self.budget]
         networks = {slug: measure_network(run, options, images) for slug, run in first.items()}
         data = self.rows[0].recipe.data
-        shown = single_images(load_data(data).test, "timings")
-        speeds = measure_speeds(self.folder / f"speed-{data.name}.json", first, shown) if first else {}
+        speeds = measure_speeds(self.folder / f"speed-{data.name}.json", first) if first else {}
         return [
             Measured(
                 row=row,

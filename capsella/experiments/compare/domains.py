@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
-from capsella.compare.verdict import Correct
 from capsella.data import (
     Domain,
     DomainData,
@@ -30,6 +29,7 @@ from capsella.data import (
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
 from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.experiments import Row, Runner, check_none_diverged
+from capsella.experiments.compare.decision import Correct
 from capsella.files import write_json, write_text
 from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON

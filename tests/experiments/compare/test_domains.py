@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from capsella.compare import DomainOptions, compare_domains
 from capsella.errors import ArgumentError, CapsellaError
+from capsella.experiments.compare import DomainOptions, compare_domains
 from capsella.training import load_run
 
 CLASSES = ("columns", "rows")
@@ -49,7 +49,7 @@ def found(options, few_images):
 @pytest.fixture(scope="module")
 def few_images():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.compare.domains.CHOSEN_ON", 64)
+        patch.setattr("capsella.experiments.compare.domains.CHOSEN_ON", 64)
         yield
 
 
@@ -76,7 +76,7 @@ def test_the_numbers_are_those_of_the_networks(found, options):
 
 def test_called_again_it_reads_what_is_there(found, options, monkeypatch):
     for name in ("evaluate", "load_run"):
-        monkeypatch.delattr(f"capsella.compare.domains.{name}")
+        monkeypatch.delattr(f"capsella.experiments.compare.domains.{name}")
     silent = io.StringIO()
     assert compare_domains(options, Console(file=silent, width=200))[1] == found[1]
     assert "run 1" not in silent.getvalue()

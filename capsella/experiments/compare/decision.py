@@ -1,0 +1,247 @@
+"""The decision of a comparison as data: which network to use, and how sure that is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from capsella.errors import CapsellaError, check_argument
+from capsella.evaluation import (
+    Groups,
+    Interval,
+    accuracy_interval,
+    balanced_difference_interval,
+    balanced_interval,
+    difference_interval,
+)
+from capsella.evaluation.statistics import FoldNumbers
+from capsella.experiments.compare.contenders import FAMILIES, Family
+from capsella.experiments.compare.plan import Measure
+
+Correct = Bool[np.ndarray, "seeds images"]
+Reason = Literal["winner", "ahead", "faster", "only useful", "none useful", "none complete", "none fast"]
+MIN_IMAGES = 5  # test images of a class that is never found: with fewer, a good network may miss all by chance
+
+
+@dataclass(frozen=True, eq=False)
+class TestSetting:
+    """The test images, and what decides.
+
+    labels, classes: of the images. measure: accuracy or balanced accuracy. limit: milliseconds that an image may take.
+    groups: the number of each image's patient or the like, if known. folds: the fold that tested each image.
+    """
+
+    labels: Int[np.ndarray, " images"]
+    classes: Sequence[str]
+    measure: Measure
+    limit: float
+    groups: Groups | None = None
+    folds: FoldNumbers | None = None
+
+    def __post_init__(self) -> None:
+        check_argument(self.limit > 0, "be above 0 milliseconds", limit=self.limit)
+
+    @property
+    def majority(self) -> int:
+        """The class with the most test images."""
+        return int(np.bincount(self.labels).argmax())
+
+    @property
+    def guess(self) -> float:
+        """The balanced accuracy of guessing."""
+        return 1 / len(np.unique(self.labels))
+
+    @property
+    def units(self) -> int:
+        """The number of independent units: images, or the groups that they belong to."""
+        return len(self.labels) if self.groups is None else len(np.unique(self.groups))
+
+    def value(self, correct: Correct) -> Interval:
+        """Return the measure of a network, with its interval."""
+        if self.measure == "accuracy":
+            return self.accuracy(correct)
+        return self.balanced_accuracy(correct)
+
+    def accuracy(self, correct: Correct) -> Interval:
+        """Return the accuracy, with its interval."""
+        return accuracy_interval(correct, self.groups, self.folds)
+
+    def balanced_accuracy(self, correct: Correct) -> Interval:
+        """Return the mean recall over classes, with its interval."""
+        return balanced_interval(correct, self.labels, self.groups, self.folds)
+
+    def difference(self, first: Correct, second: Correct) -> Interval:
+        """Return the measure of the first network minus that of the second."""
+        if self.measure == "accuracy":
+            return difference_interval(first, second, self.groups, self.folds)
+        return balanced_difference_interval(first, second, self.labels, self.groups, self.folds)
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkResult:
+    """The result of a network.
+
+    correct: which test images each seed classifies correctly. validation_error: mean over folds and seeds, in per cent.
+    latency: median and 95th percentile of the milliseconds per image. best_run: the run folder with the lowest
+    validation error.
+    """
+
+    name: str
+    title: str
+    family: Family
+    correct: Correct
+    validation_error: float
+    latency: tuple[float, float]
+    parameters: int
+    best_run: Path
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """The outcome of a comparison.
+
+    finalists: the best network of each family by validation. reference: the best CNN that was trained from scratch, or
+    else the last finalist. recommended: the network to use, and why; None if none is fit. differences: each network
+    minus the reference. against: each finalist minus the recommended network, or minus the most accurate one. useful:
+    networks that are better than chance. never_found: by network, classes with at least `MIN_IMAGES` test images of
+    which no seed found any, with their numbers.
+    """
+
+    setting: TestSetting
+    networks: Sequence[NetworkResult]
+    finalists: Sequence[NetworkResult]
+    reference: NetworkResult
+    recommended: NetworkResult | None
+    reason: Reason
+    differences: Mapping[str, Interval]
+    against: Mapping[str, Interval]
+    useful: tuple[str, ...]
+    never_found: Mapping[str, Sequence[tuple[str, int]]]
+
+    @property
+    def leader(self) -> NetworkResult:
+        """The recommended network, or else the most accurate finalist."""
+        return self.recommended or _best(self.setting, self.finalists)
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference found four times in five, by the observed disagreement of the finalists."""
+        return max(interval.detectable for interval in self.against.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values; differences as proportions."""
+        return {
+            "recommended": None if self.recommended is None else self.recommended.name,
+            "reason": self.reason,
+            "measure": self.setting.measure,
+            "reference": self.reference.name,
+            "finalists": [network.name for network in self.finalists],
+            "difference_from_reference": {name: interval.to_dict() for name, interval in self.differences.items()},
+            "difference_from_recommended": {name: interval.to_dict() for name, interval in self.against.items()},
+            "detectable_difference": self.detectable,
+            "better_than_chance": list(self.useful),
+            "never_found": {name: dict(classes) for name, classes in self.never_found.items() if classes},
+        }
+
+
+def decide(networks: Sequence[NetworkResult], setting: TestSetting) -> Decision:
+    """Choose the network to use among the best of each family, which validation images chose.
+
+    Networks that are not better than chance, miss a whole class or are too slow are not chosen. Of the others, the
+    fastest within one standard error of the most accurate one is (the one-standard-error rule of Breiman et al. 1984).
+
+    Raises:
+        CapsellaError: fewer than two networks.
+    """
+    if len(networks) < 2:
+        raise CapsellaError("fewer than two networks finished training, so there is nothing to compare")
+    finalists = _finalists(networks)
+    reference = next((network for network in finalists if network.family == "CNN"), finalists[-1])
+    useful = tuple(network.name for network in networks if _is_useful(network.correct, setting))
+    never = {network.name: never_found(network.correct, setting) for network in networks}
+    recommended, reason = _recommend(finalists, setting, useful, never)
+    leader = recommended or _best(setting, finalists)
+    return Decision(
+        setting,
+        networks,
+        finalists,
+        reference,
+        recommended,
+        reason,
+        {
+            network.name: setting.difference(network.correct, reference.correct)
+            for network in networks
+            if network is not reference
+        },
+        {
+            network.name: setting.difference(network.correct, leader.correct)
+            for network in finalists
+            if network is not leader
+        },
+        useful,
+        never,
+    )
+
+
+def _finalists(networks: Sequence[NetworkResult]) -> list[NetworkResult]:
+    """Return the best network of each family; of a single family, its two best."""
+    ranked = sorted(networks, key=lambda network: (network.validation_error, network.parameters))
+    best = [next((network for network in ranked if network.family == family), None) for family in FAMILIES]
+    finalists = [network for network in best if network is not None]
+    return finalists if len(finalists) > 1 else ranked[:2]
+
+
+def _best(setting: TestSetting, networks: Sequence[NetworkResult]) -> NetworkResult:
+    return max(networks, key=lambda network: setting.value(network.correct).estimate)
+
+
+def never_found(correct: Correct, setting: TestSetting) -> list[tuple[str, int]]:
+    """Return the classes of which no seed found any of at least `MIN_IMAGES` images, with their numbers."""
+    counts = {label: int((setting.labels == label).sum()) for label in np.unique(setting.labels)}
+    return [
+        (setting.classes[label], count)
+        for label, count in counts.items()
+        if count >= MIN_IMAGES and not correct[:, setting.labels == label].any()
+    ]
+
+
+def _is_useful(correct: Correct, setting: TestSetting) -> bool:
+    """Return whether a network beats always predicting the largest class, and its mean recall beats guessing."""
+    majority = (setting.labels == setting.majority)[None]
+    gain = difference_interval(correct, majority, setting.groups, setting.folds)
+    return gain.low > 0 and setting.balanced_accuracy(correct).low > setting.guess
+
+
+def _recommend(
+    finalists: Sequence[NetworkResult],
+    setting: TestSetting,
+    useful: Sequence[str],
+    never: Mapping[str, Sequence[object]],
+) -> tuple[NetworkResult | None, Reason]:
+    fit = [network for network in finalists if network.name in useful]
+    if not fit:
+        return None, "none useful"
+    complete = [network for network in fit if not never[network.name]]
+    if not complete:
+        return None, "none complete"
+    fast = [network for network in complete if network.latency[1] <= setting.limit]
+    if not fast:
+        return None, "none fast"
+    best = _best(setting, fast)
+    behind = {
+        network.name: setting.difference(best.correct, network.correct) for network in fast if network is not best
+    }
+    near = [
+        network
+        for network in fast
+        if network is best or behind[network.name].estimate <= behind[network.name].standard_error
+    ]
+    chosen = min(near, key=lambda network: network.latency[0])
+    if len(fast) == 1:
+        return chosen, "only useful"
+    if chosen is not best:
+        return chosen, "faster"
+    return best, "winner" if all(interval.low > 0 for interval in behind.values()) else "ahead"

@@ -1,0 +1,417 @@
+"""The plan of a comparison: folds, networks, and as many epochs as the time allows.
+
+`plan.json` and `splits/` in the folder of the comparison keep what was decided at its start, so that it can continue.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from capsella.data import (
+    DataOptions,
+    FolderData,
+    ImageSet,
+    LabelledImages,
+    Splits,
+    SplitTable,
+    inspect_folder,
+    single_images,
+)
+from capsella.data.images import join
+from capsella.data.loaded_source import load_source
+from capsella.data.options import FileData
+from capsella.data.splits import UNUSED
+from capsella.errors import ArgumentError, CapsellaError, near_names, warn_once
+from capsella.evaluation import detectable_difference
+from capsella.experiments.compare.contenders import LARGEST, Contender, make_contenders, network_names, side_for
+from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, RATES, SHARES, ComparisonOptions
+from capsella.experiments.runner import Row
+from capsella.files import write_json
+from capsella.models.inference import inference
+from capsella.training import ComputeOptions
+from capsella.training.balance import choose_balance
+from capsella.training.config import Balance, Exact
+from capsella.training.loop import time_steps
+from capsella.training.precision import choose_precision
+
+DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
+LEAST_EPOCHS = 5
+RUN_SECONDS, PASSES = 2.0, 5  # of each run beside its epochs: fixed, and passes over images to calibrate and to test
+TOLERANCE = 1.15  # of the announced time
+Measure = Literal["accuracy", "balanced accuracy"]
+
+
+class Cost(NamedTuple):
+    """Seconds per image, measured before the training: of training it, and of classifying it."""
+
+    training: float
+    inference: float
+
+
+class Fold(NamedTuple):
+    """The split of one fold, with the table for its split file."""
+
+    splits: Splits
+    table: SplitTable
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The trainings of a comparison.
+
+    folds: their splits, at the size that networks from scratch see. epochs: by network, of all training images of a
+    fold. costs: by network. fractions: of the usual epochs, by network.
+    """
+
+    options: ComparisonOptions
+    folds: tuple[Fold, ...]
+    contenders: tuple[Contender, ...]
+    costs: Mapping[str, Cost]
+    fractions: Mapping[str, float]
+    loading: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the runs and the report."""
+        return self.options.output
+
+    @property
+    def splits(self) -> Splits:
+        """The images of the first fold."""
+        return self.folds[0].splits
+
+    @property
+    def is_crossvalidated(self) -> bool:
+        """True if every image is tested in one of several folds."""
+        return len(self.folds) > 1
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of each network and fold."""
+        return tuple(range(self.options.seeds or (1 if self.is_crossvalidated else 3)))
+
+    @property
+    def measure(self) -> Measure:
+        """What decides: balanced accuracy if classes are so uneven that training balances them."""
+        return "accuracy" if self.contenders[0].recipe.balance == "none" else "balanced accuracy"
+
+    @property
+    def tested(self) -> ImageSet:
+        """The test images of all folds, in their order."""
+        parts = [single_images(fold.splits.test, "comparisons") for fold in self.folds]
+        return join(parts) if len(parts) > 1 else parts[0]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The fractions of the learning curve below 1 that leave at least two images of each class."""
+        rarest = min(self.splits.train.counts().values())
+        return tuple(share for share in SHARES if self.options.curve and share * rarest >= 2)
+
+    @property
+    def detectable(self) -> float:
+        """The smallest difference that such a comparison finds four times in five, by the expected disagreement."""
+        tested = self.tested
+        units = None if tested.group is None else len(tested.group.unique())
+        balanced = self.measure != "accuracy"
+        return detectable_difference(tested.labels.numpy(), DISAGREEMENT, balanced=balanced, units=units)
+
+    def epochs(self, contender: Contender, share: float = 1.0) -> int:
+        """Return the epochs of a training on a fraction of the training images."""
+        images = max(1, round(share * len(self.splits.train)))
+        return contender.epochs_for(images, self.fractions[contender.name])
+
+    def row(self, contender: Contender, fold: int, share: float = 1.0) -> Row:
+        """Return what is trained for one fold, with every seed."""
+        data, recipe = contender.recipe.data, contender.recipe
+        of_file = {"range": self.splits.value_range, "duplicates": "ignore"} if isinstance(data, FileData) else {}
+        data = data.replace(split_file=self.split_file(fold, share), cell_radius=self.splits.cell_radius, **of_file)
+        recipe = replace(recipe, data=data, epochs=self.epochs(contender, share))
+        part = "" if share == 1 else f"-{100 * share:g}%"
+        words = [contender.title.partition(",")[0], *([f"fold {fold + 1}"] if self.is_crossvalidated else [])]
+        return Row(
+            slug=f"{contender.name}-fold{fold}{part}" if self.is_crossvalidated else f"{contender.name}{part}",
+            recipe_name=contender.recipe_name,
+            recipe=recipe,
+            cost=f"{contender.name}{part}",
+            progress_label=", ".join([*words, *([] if share == 1 else [f"{100 * share:g} %"])]),
+            is_quiet=not self.options.verbose,
+        )
+
+    def rows(self) -> list[Row]:
+        """Return all rows, fold by fold; the learning curve is of the first."""
+        rows = []
+        for fold in range(len(self.folds)):
+            rows += [self.row(contender, fold) for contender in self.contenders]
+            if fold == 0:
+                rows += [self.row(contender, 0, share) for share in self.shares for contender in self.contenders]
+        return rows
+
+    def split_file(self, fold: int, share: float = 1.0) -> Path:
+        """Return the split file of a fold."""
+        part = "" if share == 1 else f"-{100 * share:g}%"
+        return self.folder / "splits" / f"fold{fold}{part}.csv"
+
+    def seconds(self, contender: Contender, share: float = 1.0) -> float:
+        """Estimate the seconds of one run."""
+        return _seconds(contender, self.costs[contender.name], self.splits, self.epochs(contender, share), share)
+
+    def estimates(self) -> dict[str, float]:
+        """Return the seconds of a run by the cost of its row."""
+        return {
+            f"{contender.name}{'' if share == 1 else f'-{100 * share:g}%'}": self.seconds(contender, share)
+            for contender in self.contenders
+            for share in (1.0, *self.shares)
+        }
+
+    def runs(self, share: float = 1.0) -> int:
+        """Return the number of runs of each network."""
+        trainings = len(self.seeds) + len(RATES[self.options.rates]) - 1
+        return trainings * len(self.folds) if share == 1 else trainings
+
+    def total_seconds(self) -> float:
+        """Estimate the seconds of the whole comparison."""
+        shares = (1.0, *self.shares)
+        runs = sum(self.runs(share) * self.seconds(each, share) for each in self.contenders for share in shares)
+        return runs + self.loading * len(self.folds) * len(self.seeds)
+
+
+def _seconds(contender: Contender, cost: Cost, splits: Splits, epochs: float, share: float = 1.0) -> float:
+    train, validation, test = share * len(splits.train), len(splits.validation), len(splits.test)
+    passes = 2 * train + PASSES * validation + test
+    each = 0.0 if contender.is_fitted else cost.training * train + cost.inference * validation
+    return RUN_SECONDS + epochs * each + cost.inference * passes
+
+
+def make_plan(options: ComparisonOptions) -> Plan:
+    """Read and split the images, check every network against them, and measure its speed; write nothing.
+
+    A comparison that was begun in the folder keeps its networks and its epochs. It may continue with more seeds and
+    another latency limit. A dry run plans a new one, whatever is there.
+
+    Raises:
+        ArgumentError: an unknown network, one that cannot take the images, or too little time.
+        CapsellaError: images that cannot be read or split; another comparison is in the folder.
+    """
+    options.data.check_outside(options.output)
+    begun = None if options.dry_run else _begun_with(options)
+    started = time.monotonic()
+    data, side = _sized(options)
+    folds = tuple(_folds(options, data))
+    loading = time.monotonic() - started
+    splits = folds[0].splits
+    if begun is None:
+        balance: Balance = choose_balance(splits.train.counts()).balance
+        precision: Exact = (
+            choose_precision(options.accelerator).precision if options.precision == "auto" else options.precision
+        )
+        names = network_names(options.networks)
+    else:
+        names, balance, precision = begun["networks"], begun["balance"], begun["precision"]
+    contenders = tuple(make_contenders(names, options, splits, side, balance, precision))
+    plan = Plan(options, folds, contenders, {}, {}, 2 * loading, splits.notes)
+    if begun is not None:
+        costs = {name: Cost(*cost) for name, cost in begun["costs"].items()}
+        return replace(plan, costs=costs, fractions=begun["fractions"], loading=begun["loading"])
+    plan = replace(plan, costs={each.name: _measure(each, plan) for each in contenders})
+    return _within_time(plan)
+
+
+def begin(plan: Plan) -> None:
+    """Write plan.json and the split files, unless the comparison was begun."""
+    path = plan.folder / "plan.json"
+    if path.exists():
+        return
+    for number, fold in enumerate(plan.folds):
+        fold.table.write(plan.split_file(number))
+    for share in plan.shares:
+        _with_share(plan.folds[0], share).write(plan.split_file(0, share))
+    recipe = plan.contenders[0].recipe
+    write_json(
+        path,
+        {
+            "options": plan.options.to_dict(),
+            "networks": [contender.name for contender in plan.contenders],
+            "costs": plan.costs,
+            "fractions": plan.fractions,
+            "loading": plan.loading,
+            "balance": recipe.balance,
+            "precision": recipe.precision,
+        },
+    )
+
+
+def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
+    """Return plan.json if the comparison was begun.
+
+    Raises:
+        CapsellaError: it was begun with other options; the file is damaged.
+    """
+    path = options.output / "plan.json"
+    if not path.exists():
+        return None
+    now = options.to_dict()
+    try:
+        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        before = plan["options"]
+        changed = [name for name in now if before[name] != now[name] and name not in ("latency_limit", "seeds")]
+        fewer = (now["seeds"] or 0) < (before["seeds"] or 0)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CapsellaError(f"{path} is damaged: {error!r}; choose another --out") from error
+    for name in (*changed, *(["seeds"] if fewer else [])):
+        raise CapsellaError(
+            f"{options.output} holds a comparison with {name} = {before[name]}, not {now[name]}; continue with the "
+            "same options, or with more seeds, or choose another --out"
+        )
+    return plan
+
+
+def _sized(options: ComparisonOptions) -> tuple[DataOptions, int]:
+    """Return the options of the images as networks from scratch see them, and the side of the original images."""
+    data = options.data
+    if isinstance(data, FolderData):
+        summary = inspect_folder(data.path)
+        (height, width), channels = (summary.height, summary.width), summary.channels
+    else:
+        train = load_source(data).source.train
+        (height, width), channels = train.image_size, train.channels
+    side = min(height, width)
+    size = options.size or side_for(side, LARGEST)
+    return data.replace(size=size, channels=options.channels or channels, cells=options.cells), side
+
+
+def _folds(options: ComparisonOptions, data: DataOptions) -> Iterator[Fold]:
+    """Yield the folds, or the one split; by default there are fewer folds if a class has fewer images than folds."""
+    source = load_source(data)
+    images = sum(len(images) for images in source.source.named().values())
+    number = options.folds
+    if number is None:
+        is_split = source.source.test is not None or options.split_file is not None
+        number = 1 if is_split or images >= FEW_IMAGES else FOLDS
+        while number > 3:
+            try:
+                source.split(replace(data, folds=number, fold=0))
+                break
+            except CapsellaError:
+                number -= 1
+        if 1 < number < FOLDS:
+            warn_once("few folds", f"{number} folds instead of {FOLDS}, because a class has so few images")
+    for fold in range(number):
+        each = data if number == 1 else replace(data, folds=number, fold=fold)
+        yield _of_classes(Fold(source.split(each), source.table(each)[0]), options.classes)
+
+
+def _of_classes(fold: Fold, classes: Sequence[str]) -> Fold:
+    """Return a fold with some classes only; the images of the others are unused."""
+    if not classes:
+        return fold
+    for name in classes:
+        if name not in fold.splits.classes:
+            raise ArgumentError("classes", "be classes of the images", name, near_names(name, fold.splits.classes))
+    rows = dict(fold.table.rows)
+    for key, label in _labels(fold):
+        if fold.splits.classes[label] not in classes:
+            rows[key] = rows[key]._replace(split=UNUSED)
+    order = [name for name in fold.splits.classes if name in classes]
+    sets: dict[str, Any] = {
+        name: single_images(images, "comparisons").of_classes(order) for name, images in fold.splits.named().items()
+    }
+    return Fold(replace(fold.splits, **sets), fold.table._replace(rows=rows))
+
+
+def _labels(fold: Fold) -> Iterator[tuple[str, int]]:
+    """Yield the key of each image in the split file, and its class."""
+    for split, images in fold.splits.named().items():
+        keys = [key for key, row in fold.table.rows.items() if row.split == split]
+        yield from zip(keys, images.labels.tolist(), strict=True)
+
+
+def _with_share(fold: Fold, share: float) -> SplitTable:
+    """Return the table with a fraction of each class's training images; the others become unused.
+
+    The images of a smaller fraction are among those of a larger one.
+    """
+    keys = [key for key, row in fold.table.rows.items() if row.split == "train"]
+    labels, rows = fold.splits.train.labels.numpy(), dict(fold.table.rows)
+    random = np.random.default_rng(0)
+    for label in np.unique(labels):
+        order = random.permutation(np.flatnonzero(labels == label))
+        for k in order[max(1, round(share * len(order))) :].tolist():
+            rows[keys[k]] = rows[keys[k]]._replace(split=UNUSED)
+    return fold.table._replace(rows=rows)
+
+
+def _measure(contender: Contender, plan: Plan) -> Cost:
+    """Time a few training steps and the classification of a few images; their content does not matter."""
+    recipe, splits = contender.recipe, plan.splits
+    size = recipe.data.size or splits.image_size[0]
+    if contender.is_fitted:
+        torch.manual_seed(0)
+        model = recipe.model.create((size, size), splits.channels, splits.classes)
+        images = torch.rand(16, splits.channels, size, size)
+        with inference(model):
+            times = [_timed(model, images) for _ in range(4)]
+        return Cost(0.0, median(times[1:]) / len(images))
+    if size != splits.image_size[0]:
+        parts: dict[str, Any] = {name: _blank(images, size) for name, images in splits.named().items()}
+        splits = replace(splits, **parts)
+    timed = time_steps(recipe, ComputeOptions(accelerator=plan.options.accelerator), 2.0, splits)
+    return Cost(timed.step / min(recipe.batch_size, len(splits.train)), timed.image)
+
+
+def _timed(model: torch.nn.Module, images: torch.Tensor) -> float:
+    started = time.perf_counter()
+    model(images)
+    return time.perf_counter() - started
+
+
+def _blank(images: LabelledImages, size: int) -> ImageSet:
+    """Return black images of another size, all of which are one in memory."""
+    single = single_images(images, "comparisons")
+    pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(single), single.channels, size, size)
+    return replace(single, images=pixels)
+
+
+def _within_time(plan: Plan) -> Plan:
+    """Divide the time evenly over the networks; what one does not need is divided over the others.
+
+    Raises:
+        ArgumentError: a network would train for fewer than `LEAST_EPOCHS`.
+    """
+    shares = (1.0, *plan.shares)
+
+    def full(contender: Contender, fraction: float) -> float:
+        cost = plan.costs[contender.name]
+        return sum(
+            plan.runs(share) * _seconds(contender, cost, plan.splits, _epochs(plan, contender, share, fraction), share)
+            for share in shares
+        )
+
+    left = 60 * plan.options.minutes - plan.loading * len(plan.folds) * len(plan.seeds)
+    fractions: dict[str, float] = {}
+    by_cost = sorted(plan.contenders, key=lambda contender: full(contender, 1.0))
+    for index, contender in enumerate(by_cost):
+        part, fixed, whole = left / (len(by_cost) - index), full(contender, 0.0), full(contender, 1.0)
+        fraction = 1.0 if whole <= part or whole == fixed else max(0.0, (part - fixed) / (whole - fixed))
+        least = min(1.0, LEAST_EPOCHS / contender.epochs_for(len(plan.splits.train)))
+        fractions[contender.name] = fraction = max(fraction, least)
+        left -= full(contender, fraction)
+    plan = replace(plan, fractions=fractions)
+    if plan.total_seconds() > TOLERANCE * 60 * plan.options.minutes:
+        rule = f"be at least {plan.total_seconds() / 60:.1f} for {LEAST_EPOCHS} epochs of every network on this machine"
+        hint = "fewer networks, folds or seeds, or --no-curve, take less"
+        raise ArgumentError("minutes", rule, plan.options.minutes, hint)
+    return plan
+
+
+def _epochs(plan: Plan, contender: Contender, share: float, fraction: float) -> float:
+    """Return the epochs that a fraction of the usual ones is, not rounded."""
+    images = max(1, round(share * len(plan.splits.train)))
+    return 1.0 if contender.is_fitted else fraction * contender.epochs_for(images)

@@ -1,0 +1,192 @@
+"""The report of a comparison: one HTML file, and each figure as PNG."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from capsella.environment import machine, versions
+from capsella.errors import pluralize
+from capsella.evaluation.metrics import confusions
+from capsella.experiments.compare.figures import curve_figure, forest_figure
+from capsella.experiments.compare.results import Comparison
+from capsella.experiments.compare.words import percent, phrase, plan_lines, shortcut_lines
+from capsella.experiments.runner import format_duration
+from capsella.files import write_text
+from capsella.report.figures import confusion_figure
+from capsella.report.image_figures import mosaic
+from capsella.report.pages import Picture, Section, picture, pictures_of, render_page
+
+MOST_PICTURES, MOST_LABELS = 18, 24
+
+
+def write_report(found: Comparison) -> Path:
+    """Write report.html and figures/*.png into the folder of a comparison; return the path of the page.
+
+    Raises:
+        CapsellaError: no space on the disk.
+    """
+    plan, setting, decision, run = found.plan, found.setting, found.decision, found.recommended_run
+    every = [_forest(found), _confusion(found), _mistakes(found), _curve(found), _labels(found)]
+    page = render_page(
+        "capsella.experiments.compare",
+        "report.html.jinja",
+        title=f"Which network for {plan.splits.name}?",
+        words=phrase(found),
+        warnings=[line.rstrip(".") for line in shortcut_lines(found.shortcuts)],
+        commands={}
+        if run is None
+        else {"export it (predict and explore take it, too)": f"capsella export {plan.folder}"},
+        heads=("network", "accuracy", "balanced accuracy", "ms per image", "parameters"),
+        rows=[
+            (
+                network.title,
+                percent(setting.accuracy(network.correct)),
+                percent(setting.balanced_accuracy(network.correct)),
+                f"{network.latency[0]:.1f}",
+                f"{network.parameters:,}",
+            )
+            for network in decision.networks
+        ],
+        best=[] if decision.recommended is None else [decision.recommended.title],
+        protocol=_protocol(found),
+        facts=_facts(found),
+        sections={section.name: section for section in every},
+        pictures=pictures_of(every, plan.folder),
+    )
+    path = plan.folder / "report.html"
+    write_text(path, page)
+    return path
+
+
+def _forest(found: Comparison) -> Section:
+    decision, titles = found.decision, {network.name: network.title for network in found.decision.networks}
+    text = (
+        f"{decision.setting.measure.capitalize()} of each network minus that of {decision.reference.title}, image by "
+        "image, with 95 % intervals. An interval that does not contain 0 shows a difference. The grey band holds the "
+        "differences that these images are too few to show four times in five."
+    )
+    differences = {titles[name]: interval for name, interval in decision.differences.items()}
+    figure = forest_figure(differences, decision.reference.title, decision.setting.measure, decision.detectable)
+    return Section("forest", "How sure is the difference?", text, figure)
+
+
+def _confusion(found: Comparison) -> Section:
+    leader, setting = found.decision.leader, found.setting
+    matrix = np.zeros((len(setting.classes),) * 2, int)
+    np.add.at(matrix, (setting.labels, found.predicted[leader.name][0]), 1)
+    common = [
+        f"{setting.classes[kind.true]} taken for {setting.classes[kind.predicted]} ({kind.images})"
+        for kind in confusions(matrix)[:3]
+    ]
+    text = f"Rows are true classes, columns predictions. Most frequent mistakes: {', '.join(common) or 'none'}."
+    return Section("confusion", f"What {leader.title} confuses", text, confusion_figure(matrix, setting.classes))
+
+
+def _mistakes(found: Comparison) -> Section:
+    leader, setting = found.decision.leader, found.setting
+    predicted, probabilities = found.predicted[leader.name][0], found.probabilities[leader.name]
+    wrong = np.flatnonzero(predicted != setting.labels)
+    confidence = probabilities[np.arange(len(predicted)), predicted]
+    order = wrong[np.argsort(-confidence[wrong], kind="stable")][:MOST_PICTURES]
+    name, title = "mistakes", f"Mistakes of {leader.title}"
+    if not len(order):
+        return Section(name, title, "There are none.")
+    text = (
+        f"The {pluralize(len(order), 'mistake')} with the highest probability, of {len(wrong)}. Each image was "
+        "classified by a network that had not seen it."
+    )
+    return Section(name, title, text, gallery=_pictures(found, order, predicted[order], confidence[order]))
+
+
+def _labels(found: Comparison) -> Section:
+    name, title = "labels", "Labels that may be wrong"
+    suspects = found.labels.suspects
+    if not len(suspects):
+        return Section(name, title, "None stands out.")
+    shown = suspects[:MOST_LABELS]
+    text = (
+        f"{pluralize(len(suspects), 'label')} of {len(found.files):,} may be wrong: networks that had not seen the "
+        "image agree on another class (confident learning). The pictures show the label, the proposed class and its "
+        "lead in probability. label_errors.csv ranks every image. Look at each before you change it."
+    )
+    gallery = _pictures(found, shown, found.labels.proposed[shown], -found.labels.margin[shown], "should it be")
+    return Section(name, title, text, gallery=gallery)
+
+
+def _pictures(
+    found: Comparison,
+    picked: Int[np.ndarray, " n"],
+    predicted: Int[np.ndarray, " n"],
+    confidence: Float[np.ndarray, " n"],
+    between: str = "taken for",
+) -> tuple[Picture, ...]:
+    """Return test images with their class, another class, a number between 0 and 1, and the name of the file."""
+    classes = found.setting.classes
+    pixels = found.plan.tested.take(torch.from_numpy(picked)).images.float() / 255
+    gallery = []
+    for k, image, other, share in zip(picked.tolist(), pixels, predicted.tolist(), confidence.tolist(), strict=True):
+        caption = f"{classes[found.setting.labels[k]]}, {between} {classes[other]} {share:.2f} · {found.files[k]}"
+        gallery.append(picture(mosaic(image[None, None].numpy()), caption, False))
+    return tuple(gallery)
+
+
+def _curve(found: Comparison) -> Section:
+    name, title = "curve", "Would more images help?"
+    if not found.curves:
+        return Section(name, title, "Not measured: --no-curve was set, or a class has too few images for a part of it.")
+    titles = {network.name: network.title for network in found.decision.networks}
+    where = " of the first fold" if found.plan.is_crossvalidated else ""
+    text = (
+        f"Each network trained on 25, 50 and 100 % of the training images, tested on the same test images{where}, with "
+        "95 % intervals. If a curve still rises at its end, more images should help."
+    )
+    curves = {titles[network]: curve for network, curve in found.curves.items()}
+    return Section(name, title, text, curve_figure(curves, found.setting.measure))
+
+
+def _protocol(found: Comparison) -> list[str]:
+    plan, options = found.plan, found.plan.options
+    epochs = ", ".join(
+        f"{each.title} {plan.epochs(each)} of usually {each.epochs_for(len(plan.splits.train))}"
+        for each in plan.contenders
+        if not each.is_fitted
+    )
+    fitted = [each.title for each in plan.contenders if each.is_fitted]
+    changes = ["shifts"] + (["mirroring"] if options.flip else ["left-right mirroring"] if options.mirror else [])
+    lines = [
+        *plan_lines(plan),
+        f"Time was divided evenly over the networks ({options.minutes:g} minutes in all), and each schedule fitted to "
+        f"its share. Epochs: {epochs or 'none'}. Augmentation: {' and '.join(changes)}.",
+    ]
+    if fitted:
+        lines.append(
+            f"{' and '.join(fitted)}: weights from other images, not trained further; a logistic regression on its "
+            "features, whose strength of regularisation was cross-validated on the training images."
+        )
+    rates = "its recipe's learning rate" if options.rates == 1 else "the best of three learning rates"
+    return [
+        *lines,
+        f"Each network had {rates}. Validation images ({100 * options.validation:g} % of those for training) chose the "
+        "epoch, and the best network of each kind. Test images chose nothing but the recommendation.",
+        "Accuracy counts images that no network had seen. Intervals are 95 %, over images or groups and over "
+        "trainings. Images without a group are taken for independent.",
+    ]
+
+
+def _facts(found: Comparison) -> dict[str, str]:
+    plan, splits = found.plan, found.plan.splits
+    counts = np.bincount(found.setting.labels, minlength=len(splits.classes))
+    classes = ", ".join(f"{name} ({count})" for name, count in zip(splits.classes, counts, strict=True))
+    facts = {
+        "images": f"{splits.name}: {len(found.files):,} tested; {classes}",
+        "time": f"{format_duration(found.seconds)}, announced {format_duration(plan.total_seconds())}",
+        "machine": machine(found.environment),
+        "versions": versions(found.environment),
+    }
+    if splits.notes:
+        facts["reading"] = "; ".join(splits.notes)
+    if splits.broken:
+        facts["left out"] = f"{pluralize(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
+    return facts

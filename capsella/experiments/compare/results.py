@@ -1,0 +1,282 @@
+"""The results of a comparison: out-of-fold predictions of every network, the decision, and what the images betray."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from rich.console import Console
+
+from capsella.bench import network_latencies
+from capsella.data import single_images
+from capsella.data.images import join
+from capsella.environment import environment
+from capsella.errors import CapsellaError
+from capsella.evaluation import Interval
+from capsella.evaluation.label_errors import LabelRanking, rank_labels, write_label_ranking
+from capsella.evaluation.shortcuts import Shortcut, find_shortcuts
+from capsella.experiments.compare.contenders import Contender
+from capsella.experiments.compare.decision import Correct, Decision, NetworkResult, TestSetting, decide
+from capsella.experiments.compare.options import RATES
+from capsella.experiments.compare.plan import Plan, begin
+from capsella.experiments.fit import TestPredictions, read_test_predictions
+from capsella.experiments.runner import Row, Runner, Stopwatch, ValidationResult
+from capsella.files import alone_in, write_csv, write_json
+from capsella.training import ComputeOptions, RunFolder, load_run
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A finished comparison.
+
+    setting: the test images of all folds, in their order. files: their names. predicted, probabilities: by network.
+    curves: by network, the interval of the measure by the number of training images, on the test images of the first
+    fold. left_out: networks of which a training diverged. seconds: that this call took.
+    """
+
+    plan: Plan
+    decision: Decision
+    files: tuple[str, ...]
+    predicted: Mapping[str, Int[np.ndarray, "seeds images"]]
+    probabilities: Mapping[str, Float[np.ndarray, "images classes"]]
+    curves: Mapping[str, Mapping[int, Interval]]
+    labels: LabelRanking
+    shortcuts: Sequence[Shortcut]
+    left_out: Sequence[str]
+    environment: Mapping[str, object]
+    seconds: float
+
+    @property
+    def setting(self) -> TestSetting:
+        """The test images, and what decides."""
+        return self.decision.setting
+
+    @cached_property
+    def recommended_run(self) -> dict[str, Any] | None:
+        """The run folder of the recommended network, within the comparison's folder, and the images that it saw."""
+        chosen = self.decision.recommended
+        if chosen is None:
+            return None
+        run, folds = RunFolder(chosen.best_run), range(len(self.plan.folds))
+        file = run.read_config()[1].data.split_file
+        fold = next(fold for fold in folds if file is not None and file.name == self.plan.split_file(fold).name)
+        images = {split: len(images) for split, images in self.plan.folds[fold].splits.named().items()}
+        return {
+            "path": run.path.relative_to(self.plan.folder).as_posix(),
+            "network": chosen.name,
+            "fold": fold if self.plan.is_crossvalidated else None,
+            "images": images,
+            "chosen": "the run of this network with the lowest validation error",
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every number of the report, and what it was measured with; differences as proportions."""
+        plan, run = self.plan, self.recommended_run
+        return {
+            "recommended": None if run is None else run["path"],
+            "recommended_run": run,
+            "decision": self.decision.to_dict(),
+            "networks": [self._network(network) for network in self.decision.networks],
+            "diverged": list(self.left_out),
+            "images": len(self.setting.labels),
+            "groups": None if self.setting.groups is None else self.setting.units,
+            "classes": {name: int((self.setting.labels == k).sum()) for k, name in enumerate(self.setting.classes)},
+            "folds": len(plan.folds),
+            "seeds": list(plan.seeds),
+            "detectable_difference_before": plan.detectable,
+            "shortcuts": [shortcut.to_dict() for shortcut in self.shortcuts],
+            "suspect_labels": int(self.labels.is_suspect.sum()),
+            "announced_seconds": plan.total_seconds(),
+            "seconds": self.seconds,
+            "options": plan.options.to_dict(),
+            "environment": dict(self.environment),
+        }
+
+    def _network(self, network: NetworkResult) -> dict[str, Any]:
+        contender = next(each for each in self.plan.contenders if each.name == network.name)
+        return {
+            "network": network.name,
+            "title": network.title,
+            "family": network.family,
+            "recipe": contender.recipe_name,
+            "parameters": network.parameters,
+            "epochs": self.plan.epochs(contender),
+            "usual_epochs": contender.epochs_for(len(self.plan.splits.train)),
+            "accuracy": self.setting.accuracy(network.correct).to_dict(),
+            "balanced_accuracy": self.setting.balanced_accuracy(network.correct).to_dict(),
+            "validation_error_percent": network.validation_error,
+            "latency_ms_median": network.latency[0],
+            "latency_ms_95_percentile": network.latency[1],
+            "learning_curve": {
+                images: interval.to_dict() for images, interval in self.curves.get(network.name, {}).items()
+            },
+        }
+
+
+def compare(plan: Plan, console: Console) -> Comparison:
+    """Train what is missing, test, and write comparison.json, predictions.csv and label_errors.csv.
+
+    Raises:
+        CapsellaError: fewer than two networks finished training; another process is at work in the folder.
+    """
+    started = time.monotonic()
+    with alone_in(plan.folder):
+        begin(plan)
+        shortcuts = check_shortcuts(plan)
+        rows = _train(plan, console)
+        console.print("measuring the time per image", markup=False)
+        found = _gather(plan, rows, shortcuts, started)
+        write_json(plan.folder / "comparison.json", found.to_dict())
+        _write_predictions(plan.folder / "predictions.csv", found)
+        labels, classes = found.setting.labels, tuple(found.setting.classes)
+        write_label_ranking(plan.folder / "label_errors.csv", found.labels, labels, classes, found.files)
+    return found
+
+
+def check_shortcuts(plan: Plan) -> list[Shortcut]:
+    """Return how well the class follows from size, file type, camera, brightness or border alone."""
+    parts = [single_images(images, "comparisons") for images in plan.splits.named().values()]
+    return find_shortcuts(join(parts), plan.options.folder)
+
+
+def _train(plan: Plan, console: Console) -> list[Row]:
+    """Train and test every row, and return the rows, at their best learning rates."""
+    estimates = plan.estimates()
+    compute = ComputeOptions(accelerator=plan.options.accelerator)
+    runner = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
+    rows, factors = plan.rows(), RATES[plan.options.rates]
+    if len(factors) > 1:
+        tried = [row for row in rows if row.recipe.optimizer.method != "logistic_regression"]
+        searches = runner.search_learning_rates(tried, plan.seeds, factors)
+        best = {search.row.slug: search.chosen for search in searches}
+        rows = [best.get(row.slug, row) for row in rows]
+    runner.results(rows, plan.seeds)
+    return rows
+
+
+def _gather(plan: Plan, rows: Sequence[Row], shortcuts: Sequence[Shortcut], started: float) -> Comparison:
+    """Read the predictions of every run, and decide."""
+    runs = plan.folder / "runs"
+    complete: list[Contender] = []
+    left_out: list[Contender] = []
+    for contender in plan.contenders:
+        own = [row for row in rows if row.recipe.model.name == contender.name]
+        diverged = any(RunFolder(row.folder(runs, seed)).has_diverged for row in own for seed in plan.seeds)
+        (left_out if diverged else complete).append(contender)
+    first = _of_folds(plan, rows, complete[0], plan.seeds[0]) if complete else []
+    if not first:
+        raise CapsellaError("a training of every network diverged; there is nothing to compare")
+    groups = None if any(part.groups is None for part in first) else _unique_groups(first)
+    labels = np.concatenate([part.labels for part in first])
+    folds = np.repeat(np.arange(len(first)), [len(part.labels) for part in first])
+    setting = TestSetting(
+        labels,
+        plan.splits.classes,
+        plan.measure,
+        plan.options.latency_limit,
+        groups if groups is not None and len(np.unique(groups)) > 1 else None,
+        folds if plan.is_crossvalidated else None,
+    )
+    predicted, probabilities, results = {}, {}, []
+    best = {contender.name: _best_run(plan, rows, contender) for contender in complete}
+    times = network_latencies({name: load_run(run.folder).model for name, run in best.items()})
+    for contender in complete:
+        parts = [_of_folds(plan, rows, contender, seed) for seed in plan.seeds]
+        predicted[contender.name] = np.stack([np.concatenate([part.predicted for part in seed]) for seed in parts])
+        by_seed = [np.concatenate([part.probabilities for part in seed]) for seed in parts]
+        probabilities[contender.name] = np.mean(by_seed, axis=0)
+        results.append(
+            NetworkResult(
+                contender.name,
+                contender.title,
+                contender.family,
+                predicted[contender.name] == labels,
+                float(np.mean([run.error for run in _validations(plan, rows, contender)])),
+                (times[contender.name].p50, times[contender.name].p95),
+                contender.parameters,
+                best[contender.name].folder,
+            )
+        )
+    decision = decide(results, setting)
+    finalists = [probabilities[network.name] for network in decision.finalists]
+    return Comparison(
+        plan,
+        decision,
+        tuple(file for part in first for file in part.files),
+        predicted,
+        probabilities,
+        {contender.name: _curve(plan, rows, contender, setting) for contender in complete if plan.shares},
+        rank_labels(labels, np.mean(finalists, axis=0)),
+        shortcuts,
+        [contender.title for contender in left_out],
+        environment(),
+        time.monotonic() - started,
+    )
+
+
+def _row_of(plan: Plan, rows: Sequence[Row], contender: Contender, fold: int, share: float = 1.0) -> Row:
+    file = plan.split_file(fold, share)
+    return next(row for row in rows if row.recipe.model.name == contender.name and row.recipe.data.split_file == file)
+
+
+def _of_folds(plan: Plan, rows: Sequence[Row], contender: Contender, seed: int) -> list[TestPredictions]:
+    """Return the predictions of a network for the test images of each fold."""
+    runs = plan.folder / "runs"
+    return [
+        read_test_predictions(_row_of(plan, rows, contender, fold).folder(runs, seed))
+        for fold in range(len(plan.folds))
+    ]
+
+
+def _validations(plan: Plan, rows: Sequence[Row], contender: Contender) -> list[ValidationResult]:
+    runs, folds = plan.folder / "runs", range(len(plan.folds))
+    return [
+        ValidationResult.of(RunFolder(_row_of(plan, rows, contender, fold).folder(runs, seed)))
+        for fold in folds
+        for seed in plan.seeds
+    ]
+
+
+def _best_run(plan: Plan, rows: Sequence[Row], contender: Contender) -> ValidationResult:
+    return min(_validations(plan, rows, contender), key=lambda run: run.rank)
+
+
+def _unique_groups(parts: Sequence[TestPredictions]) -> Int[np.ndarray, " images"]:
+    """Return the group of each image; no group is in two folds."""
+    pairs = [
+        (fold, group) for fold, part in enumerate(parts) for group in (part.groups if part.groups is not None else ())
+    ]
+    return np.unique(np.array(pairs), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _curve(plan: Plan, rows: Sequence[Row], contender: Contender, setting: TestSetting) -> dict[int, Interval]:
+    """Return the measure by the number of training images, on the test images of the first fold."""
+    curve = {}
+    first = np.flatnonzero(setting.folds == 0) if setting.folds is not None else np.arange(len(setting.labels))
+    groups = None if setting.groups is None else setting.groups[first]
+    here = replace(setting, labels=setting.labels[first], groups=groups, folds=None)
+    for share in (*plan.shares, 1.0):
+        row = _row_of(plan, rows, contender, 0, share)
+        parts = [read_test_predictions(row.folder(plan.folder / "runs", seed)) for seed in plan.seeds]
+        correct: Correct = np.stack([part.predicted == part.labels for part in parts])
+        images = sum(max(1, round(share * count)) for count in plan.splits.train.counts().values())
+        curve[images] = here.value(correct)
+    return curve
+
+
+def _write_predictions(path: Path, found: Comparison) -> None:
+    """Write a CSV row per test image: its file, class and fold, and the prediction of every network with every seed."""
+    classes, setting = found.setting.classes, found.setting
+    columns = {
+        f"{name}{f' seed {seed}' if len(rows) > 1 else ''}": [classes[k] for k in row.tolist()]
+        for name, rows in found.predicted.items()
+        for seed, row in enumerate(rows)
+    }
+    folds = [0] * len(found.files) if setting.folds is None else setting.folds.tolist()
+    truth = [classes[k] for k in setting.labels.tolist()]
+    rows = zip(found.files, truth, folds, *columns.values(), strict=True)
+    write_csv(path, ("file", "class", "fold", *columns), rows)

@@ -1,0 +1,187 @@
+"""The decision of a comparison in words: the only place that phrases it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from capsella.errors import pluralize
+from capsella.evaluation import Interval, points
+from capsella.evaluation.shortcuts import Shortcut
+from capsella.experiments.compare.decision import Decision, NetworkResult
+from capsella.experiments.compare.plan import DISAGREEMENT, Plan
+from capsella.experiments.compare.results import Comparison
+
+MOST_CLASSES = 4  # that a sentence names
+
+
+class Words(NamedTuple):
+    """A headline, and sentences by what they are about."""
+
+    headline: str
+    sentences: dict[str, str]
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"{part}: {text}" for part, text in self.sentences.items())])
+
+
+def phrase(found: Comparison) -> Words:
+    """Return the decision in words."""
+    decision = found.decision
+    sentences = {
+        "why": _why(decision),
+        "how accurate": _accuracy(decision, decision.leader),
+        "what you give up": _given_up(decision),
+        "time per image": _latency(decision),
+        "what these images cannot show": _limits(found),
+    }
+    if found.left_out:
+        sentences["left out"] = f"A training diverged, so these are not compared: {', '.join(found.left_out)}."
+    return Words(_headline(decision), sentences)
+
+
+def shortcut_lines(shortcuts: Sequence[Shortcut]) -> list[str]:
+    """Return a warning for each cue that tells the classes without the object."""
+    return [_shortcut(shortcut) for shortcut in shortcuts if shortcut.is_found]
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Return what the test of a plan can show, and how its time is used."""
+    tested = plan.tested
+    images = pluralize(len(tested), "image")
+    unit = "" if tested.group is None else f" of {pluralize(len(tested.group.unique()), 'group')}"
+    tests = (
+        f"each of {images}{unit} is tested once, in {len(plan.folds)} folds"
+        if plan.is_crossvalidated
+        else (f"{images}{unit} are held out for the test")
+    )
+    return [
+        f"{tests}; {pluralize(len(plan.seeds), 'seed')}.",
+        f"The test can show differences of {points(plan.detectable, signed=False)} points of {plan.measure} or more "
+        f"(four times in five, if two networks disagree on {100 * DISAGREEMENT:g} % of the images).",
+    ]
+
+
+def _headline(decision: Decision) -> str:
+    chosen = decision.recommended
+    if chosen is None:
+        return {
+            "none useful": "Use none of them yet: no network is shown to be better than chance.",
+            "none complete": "Use none of them yet: each network that beats chance misses a whole class.",
+            "none fast": f"None is fast enough: each takes more than {decision.setting.limit:g} ms per image.",
+        }[decision.reason]
+    kind = {"capsules": "the capsule network", "CNN": "the CNN", "pretrained": "the pretrained CNN"}[chosen.family]
+    return f"Use {kind}, {chosen.title}." if chosen.family != "pretrained" else f"Use {chosen.title}."
+
+
+def _why(decision: Decision) -> str:
+    others = ", ".join(
+        _difference(decision, network) for network in decision.finalists if network is not decision.leader
+    )
+    measure, leader = decision.setting.measure, decision.leader.title
+    reasons = {
+        "winner": f"Its {measure} is the highest, and the test shows that no other network is as good: {others}.",
+        "ahead": f"Its {measure} is the highest, but the test does not show that every other one is worse: {others}.",
+        "faster": f"It is within one standard error of the most accurate network, and the faster of the two: {others}.",
+        "only useful": f"It is the only network that beats chance, finds every class and is fast enough. {others}.",
+        "none useful": f"{leader} has the highest {measure}: {others}. Look at the labels, the learning curves and the "
+        "images at the size that the networks see; then train longer or collect more images.",
+        "none complete": f"{_never_found(decision)} {leader} has the highest {measure}: {others}.",
+        "none fast": f"{leader} has the highest {measure}: {others}. `capsella bench` shows whether ONNX Runtime or "
+        "int8 is fast enough.",
+    }
+    return reasons[decision.reason]
+
+
+def _difference(decision: Decision, network: NetworkResult) -> str:
+    interval = decision.against[network.name]
+    return f"{network.title} {points(interval.estimate)} points ({points(interval.low)} to {points(interval.high)})"
+
+
+def percent(interval: Interval) -> str:
+    """Return a proportion with its interval, in per cent.
+
+    >>> percent(Interval(0.951, 0.93, 0.97, 0.01, None, 100))
+    '95.1 % (93.0 to 97.0)'
+    """
+    estimate, low, high = (100 * value for value in (interval.estimate, interval.low, interval.high))
+    return f"{estimate:.1f} % ({low:.1f} to {high:.1f})"
+
+
+def _accuracy(decision: Decision, network: NetworkResult) -> str:
+    setting = decision.setting
+    accuracy, balanced = (percent(f(network.correct)) for f in (setting.accuracy, setting.balanced_accuracy))
+    units = "images" if setting.groups is None else f"groups ({setting.units})"
+    share = 100 * float((setting.labels == setting.majority).mean())
+    text = (
+        f"{network.title} classifies {accuracy} of {len(setting.labels):,} test images correctly; its mean recall over "
+        f"classes is {balanced}. In brackets: 95 % intervals over {units} and trainings. Always predicting "
+        f"{setting.classes[setting.majority]} would be right for {share:.1f} %."
+    )
+    never = _never_found(decision)
+    return f"{text} {never}" if never and decision.reason != "none complete" else text
+
+
+def _never_found(decision: Decision) -> str:
+    return " ".join(
+        f"{network.title} never found {' or '.join(f'{name} ({images} images)' for name, images in classes)}."
+        for network in decision.finalists
+        if (classes := decision.never_found[network.name])
+    )
+
+
+def _given_up(decision: Decision) -> str:
+    """Return in what other finalists are better than the recommended one."""
+    leader, parts = decision.leader, []
+    for network in decision.finalists:
+        if network is leader:
+            continue
+        gain = decision.against[network.name]
+        better = []
+        if gain.estimate > 0:
+            sure = "" if gain.low > 0 else ", which may be chance"
+            better.append(f"{points(gain.estimate, signed=False)} points of {decision.setting.measure}{sure}")
+        if network.latency[0] < 0.8 * leader.latency[0]:
+            better.append(f"{leader.latency[0] - network.latency[0]:.1f} ms per image")
+        if network.parameters < 0.8 * leader.parameters:
+            better.append(f"{_millions(leader.parameters)} instead of {_millions(network.parameters)} parameters")
+        if better:
+            parts.append(f"against {network.title}: {', '.join(better)}")
+    return f"{'; '.join(parts).capitalize()}." if parts else "Nothing: it is also the fastest and the smallest."
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.1f} million" if number >= 1e5 else f"{number:,}"
+
+
+def _latency(decision: Decision) -> str:
+    times = ", ".join(f"{network.title} {network.latency[0]:.1f} ms" for network in decision.finalists)
+    return f"{times} (median on this machine's processor, one image per call)."
+
+
+def _limits(found: Comparison) -> str:
+    decision, plan = found.decision, found.plan
+    text = (
+        f"Differences below {points(decision.detectable, signed=False)} points: by the disagreement that was observed, "
+        "a true difference of that size is found four times in five (expected before: "
+        f"{points(plan.detectable, signed=False)}). "
+    )
+    short = [
+        f"{each.title} ({plan.epochs(each)} of {each.epochs_for(len(plan.splits.train))} epochs)"
+        for each in plan.contenders
+        if plan.fractions[each.name] < 0.5
+    ]
+    if short:
+        text += f"What a longer training brings (--minutes): {', '.join(short)}, less than half as long as usual. "
+    return text + "Images of another day, patient or instrument."
+
+
+def _shortcut(shortcut: Shortcut) -> str:
+    accuracy = percent(shortcut.accuracy)
+    text = (
+        f"The {shortcut.cue} alone gives a balanced accuracy of {accuracy}, where guessing has "
+        f"{100 * shortcut.guess:.1f} %."
+    )
+    names = [f"{name} (AUC {area:.2f})" for name, area in shortcut.given_away.items()]
+    if names:
+        more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
+        text += f" It gives away {', '.join(names[:MOST_CLASSES])}{more}."
+    return f"{text} Networks may use it in place of the object."

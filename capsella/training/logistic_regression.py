@@ -1,0 +1,135 @@
+"""Fit the linear head of a frozen backbone by logistic regression: each image passes through the backbone once."""
+
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import nn
+
+from capsella.data import ImageSet, LabelledImages, batches, evenly, single_images
+from capsella.data.batching import even_shares
+from capsella.errors import check_argument
+from capsella.models import ImageClassifier
+from capsella.models.backbones import Backbone
+from capsella.models.inference import inference
+from capsella.training.config import Balance
+
+INVERSE_STRENGTHS = tuple(10.0**power for power in range(-5, 1))  # scikit-learn's C
+CV_FOLDS, MOST_CV_IMAGES, ITERATIONS = 4, 4_000, 300
+FLOOR = 1e-12  # of a probability in the cross-validated loss
+
+
+class HeadFit(NamedTuple):
+    """The chosen inverse regularisation strength C, and mean loss and errors on the training images."""
+
+    c: float
+    loss: float
+    errors: int
+
+
+def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance, batch_size: int) -> HeadFit:
+    """Set batch norm and linear layer behind a frozen backbone to a logistic regression on standardised features.
+
+    The regularisation is the one with the lowest cross-validated loss on the training images; groups stay together.
+    With balanced classes, images of rare classes weigh more, as sampling would draw them more often.
+
+    Args:
+        model: `backbone_linear` with a frozen backbone.
+        training: images of one class each; they are not augmented.
+        balance: as of `Recipe`, without "auto".
+        batch_size: affects speed and memory only.
+    """
+    from sklearn.linear_model import LogisticRegression  # a second to import
+
+    images, layers = single_images(training, "logistic regressions"), cast(nn.Sequential, getattr(model, "network", ()))
+    is_frozen = len(layers) > 2 and isinstance(layers[0], Backbone) and layers[0].is_frozen
+    check_argument(
+        is_frozen, "be adam or sgd unless the network is a linear layer on a frozen backbone", method=model.name
+    )
+    norm, linear = cast(nn.BatchNorm2d, layers[1]), cast(nn.Linear, layers[-1])
+    features, labels = _features(model, images, batch_size), images.labels.numpy()
+    weights = _weights(images, balance)
+    mean, variance = features.mean(0), features.var(0)
+    scaled = (features - mean) / np.sqrt(variance + norm.eps)
+    c = _choose_c(scaled, labels, weights, None if images.group is None else images.group.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it may end before it converges
+        fit = LogisticRegression(C=c, max_iter=ITERATIONS).fit(scaled, labels, weights)
+    probabilities = fit.predict_proba(scaled)
+    coefficients, intercepts = fit.coef_, fit.intercept_
+    if len(coefficients) == 1:  # of two classes, scikit-learn has the difference
+        coefficients = np.concatenate([-coefficients, coefficients]) / 2
+        intercepts = np.concatenate([-intercepts, intercepts]) / 2
+    with torch.no_grad():
+        for tensor, values in (
+            (norm.running_mean, mean),
+            (norm.running_var, variance),
+            (norm.weight, np.ones_like(mean)),
+            (norm.bias, np.zeros_like(mean)),
+            (linear.weight, coefficients),
+            (linear.bias, intercepts),
+        ):
+            cast(torch.Tensor, tensor).copy_(torch.from_numpy(values))
+    true = probabilities[np.arange(len(labels)), labels]
+    errors = int((probabilities.argmax(1) != labels).sum())
+    return HeadFit(c, float(-np.log(np.maximum(true, FLOOR)).mean()), errors)
+
+
+def _features(model: ImageClassifier, images: ImageSet, batch_size: int) -> Float[np.ndarray, "n width"]:
+    """Return the mean of each map of the backbone for each image."""
+    backbone = cast(nn.Sequential, model.network)[0]
+    with inference(model) as device:
+        parts = batches(images, batch_size, device=device)
+        return torch.cat([backbone(part.images).float().mean((2, 3)).cpu() for part in parts]).clone().numpy()
+
+
+def _weights(images: ImageSet, balance: Balance) -> Float[np.ndarray, " n"]:
+    counts = list(images.counts().values())
+    shares = [count / sum(counts) for count in counts] if balance == "none" else even_shares(counts)
+    factors = np.array([share * sum(counts) / count for share, count in zip(shares, counts, strict=True)])
+    return factors[images.labels.numpy()]
+
+
+def _choose_c(
+    features: Float[np.ndarray, "n width"],
+    labels: Int[np.ndarray, " n"],
+    weights: Float[np.ndarray, " n"],
+    groups: Int[np.ndarray, " n"] | None,
+) -> float:
+    """Return the inverse strength with the lowest cross-validated log loss."""
+    from sklearn.linear_model import LogisticRegression
+
+    few = evenly(len(labels), MOST_CV_IMAGES).numpy()
+    features, labels, weights = features[few], labels[few], weights[few]
+    losses = np.zeros(len(INVERSE_STRENGTHS))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer images than folds
+        for train, held in _splits(labels, None if groups is None else groups[few]):
+            column, known = np.full(labels.max() + 1, -1), np.unique(labels[train])
+            column[known] = np.arange(len(known))
+            held = held[column[labels[held]] >= 0]  # a class without a training image has no probability
+            for index, c in enumerate(INVERSE_STRENGTHS):
+                fit = LogisticRegression(C=c, max_iter=ITERATIONS).fit(features[train], labels[train], weights[train])
+                true = fit.predict_proba(features[held])[np.arange(len(held)), column[labels[held]]]
+                losses[index] -= float((weights[held] * np.log(np.maximum(true, FLOOR))).sum())
+    return INVERSE_STRENGTHS[int(losses.argmin())]
+
+
+def _splits(
+    labels: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"] | None
+) -> Iterator[tuple[Int[np.ndarray, " train"], Int[np.ndarray, " held"]]]:
+    """Yield rows to fit and rows to test, stratified, with groups whole; only those with two classes to fit."""
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
+    largest = int(np.bincount(labels).max())
+    units = largest if groups is None else len(np.unique(groups))
+    folds = min(CV_FOLDS, largest, units)
+    if folds < 2:
+        return
+    splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
+    for train, held in splitter(folds, shuffle=True, random_state=0).split(labels, labels, groups):
+        if len(np.unique(labels[train])) > 1:
+            yield train, held

@@ -1,0 +1,144 @@
+"""The plan of a comparison: networks, folds, epochs within the time, and what it refuses."""
+
+import pytest
+
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.experiments.compare import ComparisonOptions, make_plan, plan
+from capsella.experiments.compare.contenders import GROUPS, network_names, side_for
+from capsella.experiments.compare.plan import Cost, begin
+from tests.experiments.compare.conftest import write_images
+from tests.experiments.compare.made import FLAGS, NETWORKS
+
+
+@pytest.fixture
+def planned(images, backbone, tmp_path, monkeypatch):
+    """A plan with given seconds for each training image."""
+
+    def made(*seconds, **options):
+        costs = dict(zip(NETWORKS, (*seconds, 0.0), strict=False))
+        monkeypatch.setattr(plan, "_measure", lambda contender, _: Cost(costs[contender.name], 1e-3))
+        given = {"networks": NETWORKS, "size": 17, "backbone": str(backbone), "out": tmp_path / "c", **options}
+        return make_plan(ComparisonOptions(images=str(images), **given))
+
+    return made
+
+
+class TestTime:
+    def test_with_enough_time_trainings_are_as_long_as_their_recipes_say(self, planned):
+        made = planned(1e-3, 1e-3, minutes=1000)
+        assert {made.epochs(each) for each in made.contenders if not each.is_fitted} == {100}
+
+    def test_time_is_divided_evenly_and_kept(self, planned):
+        made = planned(0.1, 0.1, minutes=4)
+        capsules, cnn, fitted = made.contenders
+        assert made.epochs(capsules) == made.epochs(cnn) < 100
+        assert made.epochs(fitted) == 1
+        assert made.total_seconds() == pytest.approx(4 * 60, rel=0.1)
+
+    def test_a_slow_network_takes_no_time_from_a_quick_one(self, planned):
+        made = planned(0.2, 1e-3, minutes=5)
+        slow, quick, _ = made.contenders
+        assert made.epochs(quick) == 100
+        assert made.epochs(slow) < 50
+        assert made.total_seconds() <= 1.05 * 5 * 60
+
+    def test_too_little_time(self, planned, tmp_path):
+        with pytest.raises(ArgumentError) as raised:
+            planned(10.0, 10.0, minutes=1)
+        assert raised.value.argument == "minutes"
+        assert not (tmp_path / "c").exists()
+
+    def test_the_curve_takes_its_part(self, planned):
+        with_curve, without = planned(0.1, 0.1, minutes=4), planned(0.1, 0.1, minutes=4, curve=False)
+        assert (with_curve.shares, without.shares) == ((0.25, 0.5), ())
+        assert with_curve.epochs(with_curve.contenders[0]) < without.epochs(without.contenders[0])
+        assert without.total_seconds() == pytest.approx(with_curve.total_seconds(), rel=0.1)
+
+
+class TestFolds:
+    def test_by_default_five(self, planned):
+        assert len(planned(1e-3, 1e-3).folds) == 5
+        assert planned(1e-3, 1e-3).seeds == (0,)
+
+    def test_a_rare_class_has_fewer(self, backbone, tmp_path, planned):
+        folder = write_images(tmp_path / "own", {"a": 20, "rare": 4})
+        planned(1e-3, 1e-3)  # sets the speeds
+        made = make_plan(
+            ComparisonOptions(
+                images=str(folder), networks=NETWORKS, size=17, backbone=str(backbone), out=tmp_path / "c"
+            )
+        )
+        assert len(made.folds) == 4
+        assert made.measure == "balanced accuracy"
+
+    def test_one_held_out_set(self, planned):
+        made = planned(1e-3, 1e-3, folds=1)
+        assert (len(made.folds), made.seeds) == (1, (0, 1, 2))
+
+    def test_some_classes(self, planned):
+        made = planned(1e-3, 1e-3, classes=("red", "blue"))
+        assert made.splits.classes == ("blue", "red")
+        assert len(made.tested) == 24
+        unused = {key for key, row in made.folds[0].table.rows.items() if row.split == "unused"}
+        assert {key.partition("/")[0] for key in unused} == {"green"}
+
+    def test_more_images_show_smaller_differences(self, planned):
+        assert planned(1e-3, 1e-3).detectable < planned(1e-3, 1e-3, classes=("red", "blue")).detectable
+
+
+def test_every_network_gets_the_same(planned):
+    made = planned(1e-3, 1e-3, flip=False, mirror=True)
+    capsules, cnn, fitted = (made.row(each, 0).recipe for each in made.contenders)
+    for name in ("data", "augment", "epochs", "batch_size", "balance"):
+        assert getattr(capsules, name) == getattr(cnn, name)
+    assert capsules.augment.mirror
+    assert not capsules.augment.flip
+    assert capsules.model.options["crop"] is None
+    assert fitted.augment.changes() == {}
+    assert fitted.model.options["backbone"] == made.options.backbone
+
+
+def test_names():
+    assert network_names(("default", "he2016_resnet10")) == GROUPS["default"]
+    assert network_names(("thesis",)) == GROUPS["thesis"]
+    with pytest.raises(ArgumentError):
+        network_names(("hinton2018_cn",))
+    assert [side_for(side, 64) for side in (16, 50, 64, 300)] == [32, 48, 64, 64]
+
+
+def test_without_the_package_the_others_are_compared(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
+    monkeypatch.setattr(plan, "_measure", lambda *_: Cost(1e-3, 1e-3))
+    options = {"images": str(images), "out": tmp_path / "c"}
+    with pytest.warns(UserWarning, match="pretrained"):
+        assert [each.family for each in make_plan(ComparisonOptions(**options)).contenders] == ["capsules", "CNN"]
+    with pytest.raises(CapsellaError):
+        make_plan(ComparisonOptions(networks=NETWORKS, **options))
+
+
+def test_a_begun_comparison_keeps_its_epochs(planned):
+    first = planned(0.1, 0.1, minutes=4)
+    begin(first)
+    again = planned(9.0, 9.0, minutes=4, seeds=2)
+    assert again.fractions == first.fractions
+    assert again.seeds == (0, 1)
+    with pytest.raises(CapsellaError):
+        planned(0.1, 0.1, minutes=5)
+    first.options.output.joinpath("plan.json").write_text("{")
+    with pytest.raises(CapsellaError):
+        planned(0.1, 0.1, minutes=4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "argument"),
+    [
+        (["--networks", "hinton2018_cn"], "networks"),
+        (["--networks", "hinton2018_cnn"], "networks"),
+        (["--seeds", "0"], "seeds"),
+        (["--minutes", "0"], "minutes"),
+        (["--classes", "read"], "classes"),
+    ],
+)
+def test_errors_before_anything_trains(images, tmp_path, wrong, flags, argument):
+    assert f"{argument}: " in wrong(images, *FLAGS, *flags, "--out", tmp_path / "c")
+    assert not (tmp_path / "c").exists()
