@@ -121,8 +121,8 @@ def _shortcut(
         warnings.simplefilter("ignore", UserWarning)  # of classes with fewer images than folds
         for train, held in splitter(max(2, folds), shuffle=True, random_state=0).split(values, labels, groups):
             tree = DecisionTreeClassifier(
-                max_leaf_nodes=4 * len(present),
-                min_samples_leaf=max(2, len(labels) // 1000),
+                max_leaf_nodes=2 * len(present),
+                min_samples_leaf=max(2, len(labels) // 100),
                 class_weight="balanced",
                 random_state=0,
             )

@@ -209,10 +209,13 @@ def never_found(correct: Correct, setting: TestSetting) -> list[tuple[str, int]]
 
 
 def _is_useful(correct: Correct, setting: TestSetting) -> bool:
-    """Return whether a network beats always predicting the largest class, and its mean recall beats guessing."""
+    """Return whether a network beats guessing and, if accuracy decides, always predicting the largest class."""
+    if setting.balanced_accuracy(correct).low <= setting.guess:
+        return False
     majority = (setting.labels == setting.majority)[None]
-    gain = difference_interval(correct, majority, setting.groups, setting.folds)
-    return gain.low > 0 and setting.balanced_accuracy(correct).low > setting.guess
+    return setting.measure != "accuracy" or (
+        difference_interval(correct, majority, setting.groups, setting.folds).low > 0
+    )
 
 
 def _recommend(
