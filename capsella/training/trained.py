@@ -20,12 +20,12 @@ def run_folder(path: Path) -> Path:
     Raises:
         CapsellaError: a comparison that recommends no network.
     """
-    for name, key in (("comparison.json", "recommended"), ("compare.json", "recommended_run")):
-        if (path / name).exists() and not (path / "config.json").exists():
-            if (recommended := read_json(path / name).get(key)) is None:
-                raise CapsellaError(f"{path}: this comparison recommends no network; name one of the runs in it")
-            return path / recommended
-    return path
+    if (path / "config.json").exists() or not (path / "comparison.json").exists():
+        return path
+    recommended = read_json(path / "comparison.json")["recommended"]
+    if recommended is None:
+        raise CapsellaError(f"{path}: this comparison recommends no network; name one of the runs in it")
+    return path / str(recommended)
 
 
 def open_run(path: Path) -> Run:
