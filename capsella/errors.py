@@ -48,7 +48,7 @@ def memory_errors(what: object) -> Iterator[None]:
         if isinstance(error, NoMemoryError) or not (isinstance(error, MemoryError) or of_pytorch):
             raise
         why = f" ({str(error).splitlines()[0]})" if str(error) else ""
-        text = f"{what}: the memory is not enough{why}; a smaller batch or smaller images need less"
+        text = f"{what}: out of memory{why}; use a smaller batch or smaller images"
         raise NoMemoryError(text) from error
 
 

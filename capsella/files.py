@@ -60,7 +60,7 @@ def _named(path: Path, written: Path | None = None) -> Iterator[None]:
         refused = error.filename is not None and Path(error.filename) in (path, written, *path.parents)
         if error.errno not in _REFUSALS or not refused:
             raise
-        raise CapsellaError(f"{path}: nothing can be written there ({error.strerror})") from error
+        raise CapsellaError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def write_text(path: Path, text: str) -> None:

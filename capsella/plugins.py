@@ -21,7 +21,8 @@ def load_plugin(path: Path) -> None:
     if spec is None or spec.loader is None or not path.is_file():
         raise CapsellaError(f"{path}: a plug-in must be an existing .py file")
     if path.stem in sys.modules:
-        if getattr(sys.modules[path.stem], "__file__", None) == spec.origin:
+        loaded_from = getattr(sys.modules[path.stem], "__file__", None)
+        if loaded_from is not None and Path(loaded_from).resolve() == path.resolve():
             return
         raise CapsellaError(f"{path}: a module named {path.stem} is loaded already; rename the file")
     module = module_from_spec(spec)

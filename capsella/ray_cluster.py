@@ -167,7 +167,9 @@ def worker_error(what: str, error: Exception) -> CapsellaError:
             return CapsellaError(f"{what}: {type(cause).__name__}: {cause}")
         error = cause
     first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-    return CapsellaError(f"{what}: its worker died {RETRIES + 1} times or did not start ({first}); call again to go on")
+    return CapsellaError(
+        f"{what}: its worker died {RETRIES + 1} times or did not start ({first}); run the same command to continue"
+    )
 
 
 def ray_errors() -> Any:

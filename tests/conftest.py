@@ -3,6 +3,7 @@
 import importlib
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,11 @@ FIRST_STEPS = (
 
 
 @pytest.fixture
-def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], bool]:
+def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], bool]]:
     """Whether a command line would be carried out, with cells/ and runs/demo; nothing is trained or loaded."""
     from capsella.cli.flags import parse
     from capsella.cli.main import COMMANDS, main
+    from capsella.routing import ROUTINGS
 
     def stop(*arguments: object, **options: object) -> None:
         raise ReachedError
@@ -143,4 +145,6 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str
             return stop.code == 0 and bool({"--help", "--help-all"} & set(words))
         return words == ["--version"]
 
-    return check
+    yield check
+    ROUTINGS.pop("cosine", None)  # of examples/cosine_routing.py
+    sys.modules.pop("cosine_routing", None)

@@ -42,7 +42,7 @@ def test_errors_name_their_file(kind: type[Exception]) -> None:
 
 def test_memory_that_is_not_enough_is_a_sentence() -> None:
     with (
-        pytest.raises(NoMemoryError, match=r"^a run: the memory is not enough; a smaller batch or smaller images need"),
+        pytest.raises(NoMemoryError, match=r"^a run: out of memory; use a smaller batch or smaller images"),
         memory_errors("all"),
         memory_errors("a run"),
     ):
@@ -57,4 +57,4 @@ def test_a_command_that_needs_too_much_memory_ends_with_a_sentence(capsys, monke
     monkeypatch.setattr(sys.modules["capsella.cli.main"], "_run", lambda *_: torch.empty(2**50))
     with pytest.raises(SystemExit, match="1"):
         main(["list", "models"])
-    assert capsys.readouterr().err.startswith("error: capsella list: the memory is not enough ([enforce fail")
+    assert capsys.readouterr().err.startswith("error: capsella list: out of memory ([enforce fail")

@@ -28,14 +28,14 @@ def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, code: int
 
     with pytest.raises(CapsellaError) as caught:
         write_whole(path, write)
-    assert str(caught.value) == f"{path}: nothing can be written there ({os.strerror(code)})"
+    assert str(caught.value) == f"{path}: cannot be written ({os.strerror(code)})"
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(CapsellaError, match=r"runs/a\.txt: nothing can be written there \(File exists\)"):
+    with pytest.raises(CapsellaError, match=r"runs/a\.txt: cannot be written \(File exists\)"):
         write_text(tmp_path / "runs" / "a.txt", "")
-    with pytest.raises(CapsellaError, match=r"runs: nothing can be written there"), alone_in(tmp_path / "runs"):
+    with pytest.raises(CapsellaError, match=r"runs: cannot be written"), alone_in(tmp_path / "runs"):
         pass
 
 

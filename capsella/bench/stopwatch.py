@@ -50,7 +50,7 @@ class Latency:
     def of(cls, seconds: Sequence[float]) -> "Latency":
         """Compute percentiles of the times of single calls; raise `ArgumentError` for none."""
         if not len(seconds):
-            raise ArgumentError("seconds", "be of at least one call", None)
+            raise ArgumentError("seconds", "include at least one call", None)
         p50, p95, p99 = (1000 * float(p) for p in np.percentile(seconds, [50, 95, 99]))
         return cls(p50, p95, p99 if len(seconds) >= MIN_CALLS else None, len(seconds))
 

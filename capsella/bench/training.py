@@ -118,7 +118,7 @@ def execution_times(
         raise unknown_name("base", base, networks)
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError("device", "be there on this machine", place)
+        raise ArgumentError("device", "be available on this machine", place)
     rows = []
     for batch in batch_sizes:
         for backward in (False, True):

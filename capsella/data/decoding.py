@@ -147,7 +147,9 @@ def _start(workers: int) -> ProcessPoolExecutor:
         pool.submit(os.getpid).result()
     except BrokenProcessPool as error:
         pool.shutdown()
-        raise CapsellaError("worker processes to decode images do not start; workers=0 does without") from error
+        raise CapsellaError(
+            "worker processes for decoding do not start; decode in this process with workers=0"
+        ) from error
     return pool
 
 

@@ -57,7 +57,7 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
         image.filename = ""  # no memory map, as in `opened`
         colour = not image.mode.startswith(("I", "F"))
         if colour and _tag(image, _PLANES) == 2:
-            raise CapsellaError("it stores red, green and blue apart, with 16 bits per channel; save it interleaved")
+            raise CapsellaError("it stores its colour planes separately, with 16 bits per channel; save it interleaved")
         if colour and {raw_mode(tile) for tile in image.tile} - _OTHER_ORDER.keys():
             raise CapsellaError("neither grey nor RGB, with 16 bits per channel; save it without transparency")
         if image.has_transparency_data:

@@ -78,7 +78,7 @@ def options_of_domain(data: DataOptions, domain: str) -> DataOptions:
 
     Args:
         data: options of the images that a network is trained on.
-        domain: a folder with one sub-folder per class, an .npz file, or a public data set.
+        domain: a folder with one subfolder per class, an .npz file, or a public data set.
 
     Raises:
         CapsellaError: it is none of them.
@@ -209,11 +209,11 @@ def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet
     rows = _dealt(images, units, order, per_class)
     taken = units[rows]
     if len(taken) == 0:
-        raise CapsellaError("there is nothing to learn from: at least one class must have two images, or two groups")
+        raise CapsellaError("no image can be learned from: at least one class needs two images, or two groups")
     used = torch.isin(units, taken)
     rest = images.subset((~used).nonzero().flatten())
     if len(rest) == 0:
-        raise CapsellaError("no image is left to test; label fewer a class, or add images")
+        raise CapsellaError("no image is left to test; label fewer images per class, or add images")
     return images.subset(rows), rest, pixel_digests(images.subset(used.nonzero().flatten()))
 
 

@@ -105,7 +105,7 @@ def gunzip(path: Path, most: int) -> bytes:
     with gzip.open(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise CapsellaError(f"{path}: must not unpack to more than {most:,} bytes; this is no such set of images")
+        raise CapsellaError(f"{path}: must not unpack to more than {most:,} bytes; this is not the expected data set")
     return content
 
 

@@ -1,4 +1,4 @@
-"""Read the user's images in a folder with one sub-folder per class."""
+"""Read the user's images in a folder with one subfolder per class."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""List the image files of a folder with one sub-folder per class.
+"""List the image files of a folder with one subfolder per class.
 
     cells/basophil/patient1_003.png          or, already split,   cells/train/basophil/patient1_003.png
     cells/monocyte/patient2_017.tif                               cells/test/monocyte/patient2_017.tif
@@ -70,7 +70,7 @@ class SkippedFiles:
             self.add("pipe or device", path)
 
     def add_beside(self, folder: Path) -> None:
-        """Count the files, and hidden folders of images, in a folder that should hold only sub-folders."""
+        """Count the files, and hidden folders of images, in a folder that should hold only subfolders."""
         for entry in sorted(folder.iterdir()):
             if is_image(entry):
                 self.add("image beside the class folders", entry)
@@ -120,11 +120,11 @@ def no_folder(path: Path | str) -> str:
         return f"{path}: no such folder"
     if Path(path).suffix == ".npz":
         return f"{path}: is a file; `capsella train images-efficient --data {path}` reads it"
-    return f"{path}: is a file; name the folder that has one sub-folder per class"
+    return f"{path}: is a file; name the folder that has one subfolder per class"
 
 
 def sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
-    """Return the names of the sub-folders, except hidden ones and links that lead back to one `above`."""
+    """Return the names of the subfolders, except hidden ones and links that lead back to one `above`."""
     if not folder.is_dir():
         raise CapsellaError(no_folder(folder))
     here = folder.resolve()
@@ -151,7 +151,7 @@ def list_files(root: Path, skipped: SkippedFiles) -> list[ClassFile]:
     others = [folder for folder in folders if folder not in named]
     if "train" in named.values() and len(named) > 1 and others:
         splits, classes = ", ".join(named), ", ".join(others)
-        raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move either away")
+        raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move one kind away")
     if "train" in named.values() and not others:
         skipped.add_beside(root)
         return [
@@ -170,7 +170,9 @@ def _files_by_class(root: Path, within: str, skipped: SkippedFiles) -> list[str]
     if len(classes) < 2:
         loose = sum(is_image(entry) for entry in folder.iterdir())
         beside = f"; {pluralize(loose, 'image')} beside: move each into the folder of its class" if loose else ""
-        raise CapsellaError(f"{folder}: must have one sub-folder per class, 2 or more, got {classes or 'none'}{beside}")
+        raise CapsellaError(
+            f"{folder}: must have at least 2 subfolders, one per class, got {classes or 'none'}{beside}"
+        )
     _warn_of_twins(folder, classes)
     skipped.add_beside(folder)
     found = []
@@ -187,7 +189,7 @@ def _files_by_class(root: Path, within: str, skipped: SkippedFiles) -> list[str]
 
 
 def walk(folder: Path, skipped: SkippedFiles, above: frozenset[Path] = frozenset()) -> list[Path]:
-    """Return the image files of a folder and its sub-folders; `above` are the real folders on the way here."""
+    """Return the image files of a folder and its subfolders; `above` are the real folders on the way here."""
     found = []
     for entry in sorted(folder.iterdir()):
         if is_image(entry):
@@ -221,7 +223,7 @@ def _warn_of_deeper_classes(root: Path, files: Sequence[str]) -> None:
         classes, deeper = ", ".join(within), ", ".join(sorted(first))
         warn_once(
             f"deeper: {root}",
-            f"{root}: the classes are {classes}, and each has the sub-folders {deeper}. If those are the classes, use "
+            f"{root}: the classes are {classes}, and each has the subfolders {deeper}. If those are the classes, use "
             "one of the folders alone, or name the folders train and test",
         )
 

@@ -252,7 +252,7 @@ class FileData(DataOptions):
     """Options of the user's own images, in a folder or a file."""
 
     path: Path
-    """The folder with one sub-folder per class, or the .npz file."""
+    """The folder with one subfolder per class, or the .npz file."""
 
     _: KW_ONLY
 
@@ -291,7 +291,7 @@ class FileData(DataOptions):
 
 @dataclass(frozen=True)
 class FolderData(FileData):
-    """Images in a folder with one sub-folder per class."""
+    """Images in a folder with one subfolder per class."""
 
     kind: ClassVar[str] = "folder"
 

@@ -198,7 +198,7 @@ class FolderSummary:
 
 
 def inspect_folder(path: Path) -> FolderSummary:
-    """Summarize a folder with one sub-folder per class from the names and headers of its files.
+    """Summarize a folder with one subfolder per class from the names and headers of its files.
 
     Raises:
         CapsellaError: no such folder, no classes, or no file with a readable header among those inspected.

@@ -111,7 +111,7 @@ def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, Imag
     learned = torch.tensor([digest in used for digest in pixel_digests(every)])
     test = without_images(every, adapted["not_to_test"])
     if not learned.any() or not len(test):
-        raise CapsellaError("none of them is among those that the run was adapted with, or all are")
+        raise CapsellaError("the run was adapted with none of these images, or with all of them")
     return every.subset(learned.nonzero().flatten()), test
 
 

@@ -304,7 +304,7 @@ def predict_on_cluster(
 
 @dataclass(frozen=True)
 class _ClusterJob:
-    """What every worker of a prediction on a cluster needs. model, names: of the table."""
+    """The inputs of every worker of a prediction on a cluster. model, names: of the table."""
 
     load: Callable[[], ImageClassifier]
     options: PredictOptions

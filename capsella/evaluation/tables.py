@@ -277,7 +277,7 @@ def _open_text(out: Path) -> TextIO:
     try:
         file = out.open("a", newline="", encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise CapsellaError(f"{out}: no table can be written there ({error.strerror or error})") from error
+        raise CapsellaError(f"{out}: cannot be written ({error.strerror or error})") from error
     lock(file, f"{out}: another `capsella predict` is writing it")
     return file
 

@@ -45,7 +45,7 @@ HALVE = {"halve_from": 48}  # as in images-efficient
 
 
 class ImageKind(NamedTuple):
-    """How the images of a source are read and changed in training."""
+    """The preparation and augmentation of the images of a source."""
 
     classes: int
     size: int

@@ -295,7 +295,7 @@ def load_run(folder: str | Path) -> Run:
     name, recipe, trained_on = files.read_config()
     if files.checkpoint.exists() and not (folder / "model.json").exists():
         command = f"capsella train --resume {shlex.quote(str(folder))}"
-        raise CapsellaError(f"{folder} has no weights yet: its first epoch is not complete; {command} goes on")
+        raise CapsellaError(f"{folder} has no weights yet: its first epoch is not complete; continue with {command}")
     model = ImageClassifier.from_pretrained(folder).eval()
     return Run(folder, name, recipe, model, trained_on, files.read("adapted") if files.is_adapted else None)
 

@@ -252,7 +252,7 @@ def serve(
         out, names = console or Console(highlight=False), " and ".join(subject.name for subject in subjects)
         out.print(f"explore {names} at {address}", soft_wrap=True, markup=False)
         if token is not None:
-            out.print("whoever has this address can see the images; it is another one next time", soft_wrap=True)
+            out.print("everybody with this address can see the images; each start creates a new one", soft_wrap=True)
         out.print("Ctrl-C ends it")
         if browser:
             _open_browser(address)  # it waits until the server answers

@@ -154,6 +154,7 @@ def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
 
 
 def test_our_warnings_are_one_line_and_others_are_python_s(cli, monkeypatch):
+    monkeypatch.setattr(sys.modules["capsella.cli.main"], "OPENINGS", {})
     monkeypatch.setattr("capsella.errors._warned", set())
 
     def warn(arguments):
@@ -170,6 +171,7 @@ def test_our_warnings_are_one_line_and_others_are_python_s(cli, monkeypatch):
 
 def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch):
     """As in `capsella list models | head -1`; here the reader is gone before the first line."""
+    monkeypatch.setattr(sys.modules["capsella.cli.main"], "OPENINGS", {})
     reading, writing = os.pipe()
     os.close(reading)
     monkeypatch.setattr(info, "run", lambda arguments: print("a line"))

@@ -37,7 +37,7 @@ def import_all() -> None:
 
 
 def make_images(folder: Path, per_class: int = PER_CLASS) -> Path:
-    """Grey PNG files of 17×17 pixels, a sub-folder a class."""
+    """Grey PNG files of 17×17 pixels, a subfolder a class."""
     random = np.random.default_rng(0)
     for kind in CLASSES:
         (folder / kind).mkdir(parents=True)

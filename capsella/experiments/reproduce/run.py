@@ -106,7 +106,7 @@ class Reproduction:
             self.problems.pop(entry.name, None)
         except (CapsellaError, ValueError) as error:
             self.problems[entry.name] = str(error)
-            self.console.print(f"{entry.name} is not made: {error}", markup=False, soft_wrap=True)
+            self.console.print(f"could not make {entry.name}: {error}", markup=False, soft_wrap=True)
 
     def _is_made(self, entry: Entry) -> bool:
         """Return whether an entry was written after every run of it: a call may have ended between the two."""
