@@ -7,7 +7,7 @@ PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQV
 """A picture of one black pixel."""
 
 
-def write_empty(figure: object, path: Path, source: Path | None = None) -> str:
+def write_empty(figure: object, path: Path) -> str:
     """In place of `capsella.report.figures.write_figure` and `write_png`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(PIXEL)

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
 from capsella.errors import ArgumentError, warn_once
 from capsella.evaluation import PERTURBATIONS, OODReport, Robustness, Roc, SelectiveClassification, shares
@@ -296,12 +295,10 @@ def activation_bars(axes: Axes, activations: Float[np.ndarray, " classes"], clas
     axes.set_title(title, fontsize=10)
 
 
-def write_png(figure: Figure, path: Path, source: Path | None = None) -> bytes:
-    """Write a figure as a PNG file; return its bytes. The file that it is made from, if given, is kept in it."""
-    metadata = {} if source is None else {"Source": printable(str(source.absolute()))}
-    content = _drawn(figure, "png", metadata=metadata)
+def write_png(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG file."""
+    content = _drawn(figure, "png")
     write_whole(path, lambda temporary: temporary.write_bytes(content))
-    return content
 
 
 def write_figure(figure: Figure, path: Path) -> str:
@@ -310,14 +307,6 @@ def write_figure(figure: Figure, path: Path) -> str:
     svg = _drawn(figure, "svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :].replace("#000000", "currentColor").replace("<defs>", f"{_SVG_STYLE}<defs>", 1)
     return f"data:image/svg+xml;base64,{base64.b64encode(printable(svg).encode()).decode()}"
-
-
-def source_of(path: Path) -> str | None:
-    """Return the file that a PNG file was made from, as `write_png` kept it; None if there is none."""
-    if not path.exists():
-        return None
-    with Image.open(path) as picture:
-        return str(picture.info.get("Source", ""))
 
 
 def _drawn(figure: Figure, kind: str, **options: Any) -> bytes:

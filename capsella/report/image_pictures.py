@@ -16,7 +16,7 @@ from capsella.losses import top_classes
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
-from capsella.report.figures import activation_bars, shorten, source_of, write_png
+from capsella.report.figures import activation_bars, shorten, write_png
 from capsella.report.image_figures import draw_tweaks, show
 from capsella.report.reconstructions import dimension_tweaks, largest_elements, offsets_across
 from capsella.report.routing_views import routed_layers
@@ -39,8 +39,8 @@ def explain_images(
 
     NAME_explained.png has the input, the class activations, the reconstruction and the dimension tweaks (Sabour et al.
     2017, Figure 4; Forslöv 2018, Figures 35 and 36); for a model of pairs there is one for each of the two strongest
-    classes. For capsule networks NAME_votes.png has the distances of the votes in the last routed layer. Pictures of
-    another file of the same name are kept: the next one is called NAME_2.
+    classes. For capsule networks NAME_votes.png has the distances of the votes in the last routed layer. A second file
+    of the same name is called NAME_2.
 
     Args:
         model: any registered model.
@@ -57,10 +57,10 @@ def explain_images(
     for line in losses.lines():
         warn_once(f"unseen: {out}: {line}", line)
     for file, pixels in tracked(readable, "Drawing"):
-        name, title = _unused(file, out, taken), f"{file.parent.name}/{file.name}".removeprefix("/")
+        name, title = _unused(file, taken), f"{file.parent.name}/{file.name}".removeprefix("/")
         for view, figure in image_figures(model, pixels.float() / 255, title, classes):
             pictures.append(out / f"{name}_{view}.png")
-            write_png(figure, pictures[-1], source=file)
+            write_png(figure, pictures[-1])
     return pictures
 
 
@@ -125,12 +125,11 @@ def _readable(
         yield file, pixels
 
 
-def _unused(file: Path, out: Path, taken: set[str]) -> str:
-    """Return the file's stem, or the first of stem_2, stem_3, … without pictures of another file; take it."""
+def _unused(file: Path, taken: set[str]) -> str:
+    """Return the file's stem, or the first of stem_2, stem_3, … that is not taken; take it."""
     stem = os.fsencode(file.stem)[:MOST_BYTES].decode("utf-8", "ignore")
     name, number = stem, 1
-    # Some file systems hold A.png and a.png to be the same file.
-    while name.casefold() in taken or source_of(out / f"{name}_explained.png") not in (None, str(file.absolute())):
+    while name.casefold() in taken:  # some file systems hold A.png and a.png to be the same file
         number += 1
         name = f"{stem}_{number}"
     taken.add(name.casefold())

@@ -6,6 +6,7 @@ decision, tables that wrap, charts, galleries of images, facts, and folded secti
 
 import base64
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,8 @@ def render_page(package: str, template: str, **values: object) -> str:
         trim_blocks=True,
     )
     environment.filters["breakable"] = breakable
-    return printable(environment.get_template(template).render(values))
+    html = printable(environment.get_template(template).render(values))
+    return re.sub(r"(\d) (?=%|ms\b|MB\b)", "\\1\N{NO-BREAK SPACE}", html)  # a number keeps its unit
 
 
 def breakable(name: str) -> Markup:

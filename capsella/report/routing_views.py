@@ -103,7 +103,6 @@ class RoutedLayer:
             parent type.
         entropy: mean coupling entropy of the children, from 0 (each to one parent) to 1 (uniform); NaN if there is a
             single parent type.
-        entropy_map: the same at each position of a child.
         histograms: distances of the votes from the parents' means.
     """
 
@@ -111,7 +110,6 @@ class RoutedLayer:
     fields: ReceptiveFields
     evidence: Float[np.ndarray, "iterations h w c_in c_out"]
     entropy: Float[np.ndarray, "iterations"]
-    entropy_map: Float[np.ndarray, "iterations h w"]
     histograms: VoteDistances
 
     @property
@@ -163,12 +161,7 @@ def _laid_out(layer: RoutedLayer, grid: tuple[int, int] | None) -> RoutedLayer:
     if grid is None:
         return layer
     evidence = layer.evidence.squeeze(3)  # [iterations positions types c_out]
-    maps = layer.entropy_map.mean(2)
-    return replace(
-        layer,
-        evidence=evidence.reshape(len(evidence), *grid, *evidence.shape[2:]),
-        entropy_map=maps.reshape(len(maps), *grid),
-    )
+    return replace(layer, evidence=evidence.reshape(len(evidence), *grid, *evidence.shape[2:]))
 
 
 def _view(
@@ -176,15 +169,13 @@ def _view(
 ) -> RoutedLayer:
     size = children.activations.shape[1:3]
     active = gather_windows(children.activations, layer.geometry)[0]  # [h' w' kh kw c_in]
-    evidence, entropy, maps = [], [], []
+    evidence, entropy = [], []
     for couplings in trace.couplings:
         routed = couplings.reshape(*active.shape, -1) * active.unsqueeze(-1)  # [h' w' kh kw c_in c_out]
         evidence.append(_fold(routed, size, layer.geometry).float().cpu().numpy())
-        of_children = _entropy(couplings).reshape(active.shape)
-        entropy.append(float(of_children.mean()))
-        maps.append(_mean_of_windows(of_children.mean(4), size, layer.geometry).cpu().numpy())
+        entropy.append(float(_entropy(couplings).mean()))
     histograms = _distances(layer, children, trace)
-    return RoutedLayer(title, fields, np.stack(evidence), np.array(entropy), np.stack(maps), histograms)
+    return RoutedLayer(title, fields, np.stack(evidence), np.array(entropy), histograms)
 
 
 def _entropy(couplings: Tensor) -> Tensor:
@@ -202,11 +193,6 @@ def _fold(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
         for column in range(windows.shape[1]):
             grid[row * down :, column * across :][:kh, :kw] += windows[row, column]
     return grid
-
-
-def _mean_of_windows(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """Return the mean over windows [h' w' kh kw] at each child [h w]; NaN beyond all windows."""
-    return _fold(windows, size, geometry) / _fold(torch.ones_like(windows), size, geometry)
 
 
 def _distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace) -> VoteDistances:

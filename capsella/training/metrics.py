@@ -71,11 +71,11 @@ def epoch_line(row: EpochRow, epochs: int, metric: str = "validation_error") -> 
 
     `metric` is the column that chooses epochs. Each error is followed by the loss.
     """
-    balanced = "" if metric == "validation_error" else f" balanced {row[metric]:.1f} %"
+    balanced = "" if metric == "validation_error" else f" ({row[metric]:.1f} % balanced)"
     test = f" · test {row['test_error']:.2f} %" if "test_error" in row else ""
     return (
         f"epoch {row['epoch']:.0f}/{epochs} · train {row['train_error']:.1f} % {row['train_loss']:.3f} · "
-        f"validation {row['validation_error']:.1f} %{balanced} {row['validation_loss']:.3f}{test} · "
+        f"val {row['validation_error']:.1f} %{balanced} {row['validation_loss']:.3f}{test} · "
         f"{row['images_per_second']:.0f}/s"
     )
 

@@ -47,17 +47,6 @@ def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path, monkeyp
     assert [path.name for path in pictures] == names
 
 
-def test_pictures_of_another_file_are_not_overwritten(cnn, folder, tmp_path):
-    long = folder / "one" / f"{'x' * 240}.png"
-    long.write_bytes((folder / "one/cell.png").read_bytes())
-    names = [
-        explain_images(cnn, [file], tmp_path / "out")[0].name
-        for file in (folder / "one/cell.png", folder / "two/cell.png", folder / "one/cell.png", long)
-    ]
-    assert names[:3] == ["cell_explained.png", "cell_2_explained.png", "cell_explained.png"]
-    assert len(names[3]) < 255
-
-
 def test_what_is_not_seen_of_a_file_is_told_and_too_much_is_refused(cnn, tmp_path, monkeypatch):
     monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
     monkeypatch.setattr(cnn, "value_range", (0.0, 4095.0))

@@ -71,7 +71,7 @@ def test_the_page_stands_alone_and_escapes_names(report, capsnet, image_set, tmp
         assert b64decode(source.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
     assert not re.search(r"https?://|url\(", text)
     evaluation = evaluate(capsnet, image_set)
-    assert f"Error {evaluation.error:.2f} %" in text
+    assert f"Error {evaluation.error:.2f}\N{NO-BREAK SPACE}%" in text
     for name in ("A <title> & more", "<digits>", *image_set.classes[1:]):
         assert html.escape(name) in text
     assert html.escape(image_set.files[evaluation.mistakes()[0]]) in text
@@ -114,7 +114,7 @@ def test_warnings_come_first(report, cnn, image_set):
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     perfect = Evaluation(torch.nn.functional.one_hot(image_set.labels, 3).float(), image_set.labels, image_set.classes)
-    assert "12 of 12 test images correct (100.0 %)" in report(cnn, perfect)
+    assert "12 of 12 test images correct (100.0\N{NO-BREAK SPACE}%)" in report(cnn, perfect)
 
 
 @pytest.mark.usefixtures("without_pictures")

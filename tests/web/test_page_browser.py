@@ -135,3 +135,26 @@ def test_the_page_compares_itself_with_pytorch(tab):
     until(page, "document.querySelector('footer').innerText.includes('grey levels')")
     worst = re.search(r"further than (\d+\.\d) grey levels", page.locator("footer").inner_text())
     assert float(worst[1]) <= 0.7
+
+
+def test_the_tour_shows_five_places_and_ends(tab):
+    page = tab()
+    page.get_by_role("button", name="Take the tour").click()
+    for step in range(1, 6):
+        assert page.locator(".tour p").inner_text().startswith(f"{step} of 5. ")
+        assert page.locator(".toured").count() == 1
+        page.locator(".tour button").nth(1).click()
+    assert page.locator(".tour").is_hidden()
+    assert page.locator(".toured").count() == 0
+
+
+def test_a_word_is_explained_by_key_and_pointer(tab):
+    page = tab()
+    word = page.get_by_role("button", name="capsule", exact=True)
+    word.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".meaning:popover-open").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator(".meaning:popover-open").count() == 0
+    word.hover()
+    assert "its length says how sure" in page.locator(".meaning:popover-open").inner_text()

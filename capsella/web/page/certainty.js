@@ -31,7 +31,7 @@ export function normalized(score, scores) {
 }
 
 /** The Mahalanobis distance to a mean, divided by √d; `whitening` is [d d] row by row. */
-function distance(features, centre, whitening) {
+export function distance(features, centre, whitening) {
   const away = features.map((value, k) => value - centre[k]);
   return root(mean(away.map((_, j) => away.reduce((sum, value, i) => sum + value * whitening[i * away.length + j], 0) ** 2)));
 }

@@ -95,7 +95,7 @@ const READABLE = ["\x89PNG", "\xff\xd8\xff", "BM"]; // others can be animated, o
 
 /** Why a browser would show another picture than the file holds, as a sentence; or "". It takes all files for 8 bits. */
 export function notAsItIs(name, bytes) {
-  if (!READABLE.some((kind) => text(bytes, 0, kind.length) === kind)) return `${name}: must be PNG, JPEG or BMP on this page; capsella explore reads more`;
+  if (!READABLE.some((kind) => text(bytes, 0, kind.length) === kind)) return `${name}: is damaged, or no image that this page reads: PNG, JPEG or BMP`;
   if (text(bytes, 1, 3) !== "PNG") return "";
   if (bytes[24] === 16) return `${name}: has 16 bits a channel, of which a browser drops half; save it with 8 bits`;
   return text(bytes, 37, 4) === "acTL" ? `${name}: must be a single picture, and it is animated` : "";

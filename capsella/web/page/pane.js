@@ -89,7 +89,8 @@ const arrowTo = () => h("span", { class: "to", "aria-hidden": "true" }, "→");
 /** The drawing beside the input, and the difference; of a pair both drawings in one. */
 function makeDrawing(run) {
   const drawing = framed("drawing", "drawing");
-  const difference = framed("difference", "difference: orange is drawn and not there, blue is there and not drawn");
+  const difference = framed("difference", "difference");
+  difference.caption.append(h("span", { class: "key" }, ": orange is drawn, not there; blue is there, not drawn"));
   const shape = [run.channels, ...(run.decoder?.size ?? run.size)];
   const pictures = { first: null, second: null };
   let view = null;

@@ -140,7 +140,7 @@ export function makeRouting(run, change) {
     const everywhere = fields.side.every((side, axis) => side >= 0.9 * run.size[axis]);
     over.classList.toggle("everywhere", everywhere);
     if (everywhere) paint(over, view.pixels, [run.channels, ...run.size]);
-    overCaption.textContent = everywhere ? "Every part sees nearly the whole image." : `Orange: what went to ${whose}, iteration ${iteration + 1}. A part sees ${down}×${across} pixels.`;
+    overCaption.textContent = everywhere ? `Every part sees nearly the whole image, so there is no map for iteration ${iteration + 1}.` : `Orange: what went to ${whose}, iteration ${iteration + 1}. A part sees ${down}×${across} pixels.`;
   }
 
   function showVotes(view, state, kept, iteration) {

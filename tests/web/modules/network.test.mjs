@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { isInverted } from "../../../capsella/web/page/certainty.js";
 import { changesSaid, notAsItIs } from "../../../capsella/web/page/fit.js";
 import { makeNetwork } from "../../../capsella/web/page/network.js";
 
@@ -56,5 +57,12 @@ test("files that a browser would show otherwise are refused", () => {
   for (const name of ["plain.png", "plain.jpg"]) assert.equal(problem(name), "");
   assert.equal(problem("deep.png"), "deep.png: has 16 bits a channel, of which a browser drops half; save it with 8 bits");
   assert.equal(problem("moves.png"), "moves.png: must be a single picture, and it is animated");
-  assert.match(problem("plain.gif"), /^plain.gif: must be PNG, JPEG or BMP/);
+  assert.match(problem("plain.gif"), /^plain.gif: is damaged, or no image that this page reads/);
+});
+
+test("a negative is noticed, and an image like the others is none", () => {
+  const frame = (border, middle) => [border, border, border, border, middle, border, border, border, border];
+  const pictures = [frame(0, 255), frame(250, 10), frame(10, 250)];
+  const shown = { size: [3, 3], images: [{ number: 4 }, { number: null }, { number: null }], its: (k) => ({ row: () => pictures[k] }) };
+  assert.deepEqual([0, 1, 2].map((k) => isInverted(shown, k)), [false, true, false]);
 });
