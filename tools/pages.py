@@ -37,7 +37,7 @@ _SMALL = "images-efficient --size 32 --model-kwargs reconstruction=True"
 PAGES = {
     "digits": Page(
         {
-            "digits": "demo --model-kwargs decoder_width=512 --epochs 40",
+            "digits": "demo --model-kwargs decoder_width=512 --epochs 40 --reconstruction-weight 0.5 --shift 0",
             "digits-em": "demo --model hinton2018_matrix_capsnet_small",
         },
         12,

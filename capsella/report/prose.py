@@ -316,7 +316,7 @@ def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
             "New patients or slides. Groups of images are unknown (--group). If images of one patient or slide are in "
             "both training and test, the network will be worse on a new one than this page shows."
         )
-    probabilities = "; `capsella predict` writes calibrated probabilities" if evaluation.labels.ndim == 1 else ""
+    probabilities = "; capsella predict writes calibrated probabilities" if evaluation.labels.ndim == 1 else ""
     return [
         *lines,
         "Domain shift. Other microscopes, stains and cameras were tested only if their images are among these.",

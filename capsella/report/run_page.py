@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from capsella.data import LabelledImages, PairSet, evenly
 from capsella.errors import check_argument
 from capsella.evaluation import Evaluation
 from capsella.files import write_text
+from capsella.layers import DenseDecoder
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.report.figures import reliability_figure, roc_figure, training_figure
 from capsella.report.image_figures import mosaic, two_colours
@@ -48,7 +50,7 @@ from capsella.routing import DEAD_BELOW
 from capsella.training.metrics import read_metrics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 24, 64
-DIALS, STEPS = 6, 7  # pose elements whose tweaks are shown, and the steps of each
+DIALS, STEPS, EXAMPLES = 6, 7, 10  # pose elements whose tweaks are shown, and the steps of each
 SAME = 0.01  # pictures whose pixels differ by less on average are the same
 COINCIDE = 0.995  # ROC curves with at least this area lie in one corner
 HEADS = ("class", "images", "sensitivity %", "specificity %", "predicted", "precision %", "F1 %", "AUC")
@@ -192,24 +194,29 @@ def tweak_section(model: ImageClassifier, evaluation: Evaluation, images: Labell
     name, title = "dimension_tweaks", "What the numbers of a capsule encode"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)
-    index, image = _example(evaluation, images)
-    target = int(evaluation.predictions[index].flatten()[0])
     offsets = offsets_across(model, STEPS)
-    elements = largest_elements(model, image, target)
-    changes = row_changes(dimension_tweaks(model, image, target, (offsets[0], offsets[-1]), elements))
-    strongest = [int(k) for k in changes.argsort(descending=True)[:DIALS] if changes[k] >= SAME]
-    if not strongest:
+    # Convolutional decoders take too long for more than one image.
+    examples = pick_examples(evaluation, EXAMPLES if isinstance(model.decoder, DenseDecoder) else 1, 1)[:EXAMPLES]
+    found = []
+    for index in examples.tolist():
+        image = images.take(torch.tensor([index])).images[0].float() / 255
+        target = int(evaluation.predictions[index].flatten()[0])
+        elements = torch.tensor(largest_elements(model, image, target))
+        ends = dimension_tweaks(model, image, target, (offsets[0], offsets[-1]), elements.tolist())
+        changes = row_changes(ends).sort(descending=True)
+        found.append((float(changes.values[0]), index, image, target, elements[changes.indices[:DIALS]].tolist()))
+    largest, index, image, target, strongest = max(found, key=lambda example: example[0])
+    if largest < SAME:
         return Section(name, title, "No element of the pose changes the reconstruction.")
-    grid = dimension_tweaks(model, image, target, offsets, [elements[k] for k in strongest])
-    ends = f"{offsets[0]:+g} to {offsets[-1]:+g}"
+    grid = dimension_tweaks(model, image, target, offsets, strongest)
     gallery = [
-        picture(mosaic(row[None].numpy()), f"element {elements[k] + 1}: {ends}", is_wide=True)
+        picture(mosaic(row[None].numpy()), f"element {k + 1}: {offsets[0]:+g} to {offsets[-1]:+g}", is_wide=True)
         for k, row in zip(strongest, grid, strict=True)
     ]
     text = (
         f"The capsule of class {images.classes[target]} for test image {index}. In each row one number of its pose is "
         "changed and the result decoded; the middle is the plain reconstruction. Shown are the elements that change "
-        "the picture most."
+        "the picture most, and of the first image of each class the one that they change most."
     )
     return Section(name, title, text, gallery=tuple(gallery))
 

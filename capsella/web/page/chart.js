@@ -17,16 +17,16 @@ export function makeChart(label, ticks) {
   const lines = svg("g", {});
   const marks = svg("g", { class: "ticks" });
   const cursor = svg("line", { class: "cursor", y1: 0, y2: HEIGHT });
-  const drawing = svg("svg", { viewBox: `-40 -10 ${WIDTH + 60} ${HEIGHT + 34}`, role: "img", "aria-label": label }, marks, cursor, lines);
+  const drawing = svg("svg", { viewBox: `-52 -14 ${WIDTH + 84} ${HEIGHT + 42}`, role: "img", "aria-label": label }, marks, cursor, lines);
   function show(series, low, high, stop, { amounts, unit }) {
     const stops = amounts.length;
     const y = (value) => HEIGHT - ((value - low) / (high - low || 1)) * HEIGHT;
     marks.replaceChildren(
       ...ticks(low, high).flatMap((value) => [
         svg("line", { x1: 0, x2: WIDTH, y1: y(value), y2: y(value) }),
-        svg("text", { x: -6, y: y(value) + 4 }, plain(value, 1)),
+        svg("text", { x: -6, y: y(value) + 6 }, plain(value, 1)),
       ]),
-      ...[0, (stops - 1) / 2, stops - 1].map((k) => svg("text", { class: "across", x: (k * WIDTH) / (stops - 1), y: HEIGHT + 19 }, `${plain(amounts[k], 0)}${unit}`)),
+      ...[0, (stops - 1) / 2, stops - 1].map((k) => svg("text", { class: "across", x: (k * WIDTH) / (stops - 1), y: HEIGHT + 24 }, `${plain(amounts[k], 0)}${unit}`)),
     );
     const x = (stop * WIDTH) / (stops - 1);
     cursor.setAttribute("x1", x);
