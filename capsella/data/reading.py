@@ -105,7 +105,7 @@ class Decoded(NamedTuple):
 
 @dataclass
 class LossCount:
-    """What is not seen of several files.
+    """The parts of several files that the network does not see.
 
     cropped, most_cropped: files of which at least 1 % is cropped away, and the largest proportion. outside,
     most_outside: files with at least 1 % of the values outside the range, likewise.

@@ -24,7 +24,7 @@ GIVEN_AWAY = 0.9  # area under the ROC curve, at least at the lower end of its 9
 
 @dataclass(frozen=True)
 class Shortcut:
-    """How well a small model tells the classes by one cue alone, on images that it was not fitted to.
+    """The accuracy of a small model that sees one cue alone, on images that it was not fitted to.
 
     cue: e.g. "border colour". accuracy: balanced accuracy. guess: that of guessing. given_away: the area under the ROC
     curve of each class that the cue nearly identifies.
