@@ -51,7 +51,7 @@ class Study(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What a run is tested on, and what is measured; see the flags of `capsella evaluate`.
+    """The images on which a run is tested, and the measurements; see the flags of `capsella evaluate`.
 
     Raises:
         ArgumentError: options that do not go together.

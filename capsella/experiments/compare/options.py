@@ -36,7 +36,7 @@ class CommonComparisonOptions:
     size: int | None = None
     """Pixels per side that networks trained from scratch see. Default: 64, or less for smaller images."""
     fit: Fit | None = None
-    """How oblong images become square: `crop` the sides off, `pad` with the border's colour, or `squash`."""
+    """Make oblong images square: `crop` the sides off, `pad` with the border's colour, or `squash`."""
     group: str | None = None
     """A regular expression whose one capture group, found in the path, names the patient; no patient is in two
     splits."""

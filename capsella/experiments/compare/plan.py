@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def measure(self) -> Measure:
-        """What decides: balanced accuracy if classes are so uneven that training balances them."""
+        """The deciding measure: balanced accuracy if classes are so uneven that training balances them."""
         return "accuracy" if self.contenders[0].recipe.balance == "none" else "balanced accuracy"
 
     @property
