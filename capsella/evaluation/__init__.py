@@ -1,4 +1,4 @@
-"""Evaluate trained models: metrics with intervals, robustness, attacks, OOD detection, and predictions for files."""
+"""Evaluate trained models: metrics with intervals, robustness, attacks, and predictions for files."""
 
 from capsella.evaluation.attack_curves import AttackCurve, AttackOptions, UnderAttack, attack_networks
 from capsella.evaluation.metrics import (
@@ -11,7 +11,6 @@ from capsella.evaluation.metrics import (
     evaluate,
     shares,
 )
-from capsella.evaluation.ood import DetectionScore, OODReport, OODResult, OODSet, evaluate_ood, load_ood_set
 from capsella.evaluation.predict import (
     PredictOptions,
     find_images,
@@ -31,13 +30,6 @@ from capsella.evaluation.robustness import (
     perturbed,
 )
 from capsella.evaluation.routing import LayerRouting, RoutingReport, measure_routing
-from capsella.evaluation.selective import (
-    CoveragePoint,
-    SelectiveClassification,
-    SetCoverage,
-    evaluate_selective,
-    threshold_at_coverage,
-)
 from capsella.evaluation.statistics import (
     Changed,
     FoldInterval,

@@ -18,9 +18,9 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
 from capsella.errors import ArgumentError, warn_once
-from capsella.evaluation import PERTURBATIONS, OODReport, Robustness, Roc, SelectiveClassification, shares
+from capsella.evaluation import PERTURBATIONS, Robustness, Roc, shares
 from capsella.files import write_whole
-from capsella.uncertainty import CalibrationCurve
+from capsella.uncertainty import CalibrationCurve, OODReport, SelectiveClassification
 
 RESOLUTION = 150  # dots per inch of PNG files; figures are at most 5.5 inches wide, so that a phone shows their text
 DARK = "#0b0b0b"  # text on light fields; plain black text takes the colour of the page

@@ -15,9 +15,7 @@ from capsella.errors import pluralize
 from capsella.evaluation import (
     Evaluation,
     Majority,
-    OODReport,
     PredictionSummary,
-    SelectiveClassification,
     UncertaintyColumns,
     UnderAttack,
     confusions,
@@ -27,7 +25,7 @@ from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Recipe, Run, train_command
 from capsella.training.balance import choose_balance
 from capsella.training.validation import selection_metric
-from capsella.uncertainty import images_for_coverage, images_for_rate
+from capsella.uncertainty import OODReport, SelectiveClassification, images_for_coverage, images_for_rate
 
 FEW = 30  # with fewer test images of a class, its sensitivity is known to ten points or worse
 ENOUGH = 30  # validation images for usable probabilities

@@ -11,16 +11,7 @@ from rich.text import Text
 from capsella.data import ImageSet, LabelledImages, load_data, single_images
 from capsella.data.holdout import first_per_class
 from capsella.errors import ArgumentError, CapsellaError, check_argument, pluralize
-from capsella.evaluation import (
-    AttackOptions,
-    attack_networks,
-    evaluate,
-    evaluate_ood,
-    evaluate_selective,
-    load_ood_set,
-    measure_robustness,
-    measure_routing,
-)
+from capsella.evaluation import AttackOptions, attack_networks, evaluate, measure_robustness, measure_routing
 from capsella.evaluation.domain import domain_images
 from capsella.evaluation.robustness import perturbation
 from capsella.files import read_json, write_json
@@ -39,6 +30,7 @@ from capsella.report.terminal import (
 from capsella.training import Run, RunFolder, calibrate_run, load_run_splits, load_splits
 from capsella.training.flags import with_values
 from capsella.training.trained import open_run, open_runs, shared_test_images
+from capsella.uncertainty import evaluate_ood, evaluate_selective, load_ood_set
 
 
 class Study(NamedTuple):

@@ -11,10 +11,8 @@ from capsella.evaluation import (
     PERTURBATIONS,
     AttackOptions,
     Evaluation,
-    OODReport,
     Robustness,
     RoutingReport,
-    SelectiveClassification,
     UnderAttack,
     confusions,
     points,
@@ -22,6 +20,7 @@ from capsella.evaluation import (
 )
 from capsella.evaluation.adaptation import Adaptation
 from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes, selective_notes
+from capsella.uncertainty import OODReport, SelectiveClassification
 
 # Wider matrices do not fit a terminal: the most frequent confusions are listed instead.
 MOST_COLUMNS = 12

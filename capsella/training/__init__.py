@@ -1,6 +1,6 @@
 """Recipes, the loop that trains them, and the run folders it writes.
 
-`calibrate` fits probabilities and out-of-distribution detection after a training; `adapt` adapts a network to another
+`calibrate_run` fits probabilities and out-of-distribution detection again; `adapt_model` adapts a network to another
 domain.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         save_adapted,
         update_batch_norms,
     )
-    from capsella.training.calibrate import calibrate_model, calibrate_run, fit_ood_detector
+    from capsella.training.calibrate import calibrate_run
     from capsella.training.config import AdaptOptions, AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions
     from capsella.training.devices import is_first_process, is_launched_first
     from capsella.training.loop import resume, train

@@ -175,7 +175,7 @@ class ScoreDistribution:
 
 @dataclass(frozen=True, eq=False)
 class OODDetector:
-    """A detector of out-of-distribution images, fitted by `capsella.training.fit_ood_detector`.
+    """A detector of out-of-distribution images, fitted by `capsella.uncertainty.fit_ood_detector`.
 
     Attributes:
         gaussians: of the features behind a score, by the score's name.

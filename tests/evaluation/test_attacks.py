@@ -26,8 +26,8 @@ from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.scoring import predict_with_scores
 from capsella.report.terminal import attack_table
 from capsella.routing import EMRouting, RandomRouting, squash
-from capsella.training import fit_ood_detector
 from capsella.types import Capsules, Output
+from capsella.uncertainty import fit_ood_detector
 
 vote_attack = partial(pgd, score=vote_log_odds)
 ATTACKS = {"fgsm": fgsm, "bim": bim, "pgd": pgd, "vote": vote_attack}

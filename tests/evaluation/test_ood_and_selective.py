@@ -12,22 +12,22 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.evaluation import (
-    Evaluation,
-    OODSet,
-    evaluate_ood,
-    evaluate_selective,
-    load_ood_set,
-    threshold_at_coverage,
-)
-from capsella.evaluation.ood import paint_right_half
-from capsella.evaluation.selective import risk_coverage_curve
+from capsella.evaluation import Evaluation
 from capsella.models import create_model
 from capsella.report.figures import ood_figure, risk_coverage_figure
 from capsella.report.prose import ood_notes, selective_notes
 from capsella.report.terminal import ood_table, selective_table
-from capsella.training import fit_ood_detector
-from capsella.uncertainty import fit_calibration
+from capsella.uncertainty import (
+    OODSet,
+    evaluate_ood,
+    evaluate_selective,
+    fit_calibration,
+    fit_ood_detector,
+    load_ood_set,
+    threshold_at_coverage,
+)
+from capsella.uncertainty.ood_evaluation import paint_right_half
+from capsella.uncertainty.selective import risk_coverage_curve
 
 CLASSES = ("a", "b", "c")
 

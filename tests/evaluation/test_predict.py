@@ -30,8 +30,7 @@ from capsella.evaluation import (
 from capsella.evaluation.tables import PredictionTable
 from capsella.models import create_model
 from capsella.report.prose import column_notes, prediction_lines
-from capsella.training import fit_ood_detector
-from capsella.uncertainty import fit_calibration
+from capsella.uncertainty import fit_calibration, fit_ood_detector
 
 FORMATS = pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
 

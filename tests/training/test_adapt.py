@@ -21,7 +21,7 @@ from capsella.training import (
     predict_held_out,
     save_adapted,
 )
-from capsella.training.calibrate import calibrate_model
+from capsella.uncertainty import calibrate_model
 
 FEW = AdaptOptions(how="all", steps=3, batch_size=8)
 

@@ -11,9 +11,8 @@ from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import ImageClassifier, create_model
 from capsella.models.inference import optimize_for_inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
-from capsella.training import fit_ood_detector
 from capsella.types import Output
-from capsella.uncertainty import OODDetector, class_logits, energy_score, msp_score
+from capsella.uncertainty import OODDetector, class_logits, energy_score, fit_ood_detector, msp_score
 from capsella.uncertainty.ood import (
     REASONS,
     ClassGaussian,

@@ -10,8 +10,7 @@ from capsella import errors
 from capsella.data import ImageSet
 from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.models import ImageClassifier, create_model
-from capsella.training import fit_ood_detector
-from capsella.uncertainty import fit_calibration
+from capsella.uncertainty import fit_calibration, fit_ood_detector
 
 FILES = {"calibration": "calibration.json", "ood_detector": "ood_detector.safetensors"}
 each = pytest.mark.parametrize("fitted", FILES)

@@ -24,7 +24,7 @@ from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
 from capsella.types import check_finite
-from capsella.uncertainty import (
+from capsella.uncertainty.ood import (
     FALSE_POSITIVE_RATE,
     check_false_positive_rate,
     class_logits,
@@ -200,7 +200,7 @@ def evaluate_ood(
     """
     check_false_positive_rate(false_positive_rate)
     if (detector := model.ood_detector) is None:
-        raise ArgumentError("model", "have an OOD detector, as capsella.training.fit_ood_detector fits it", None)
+        raise ArgumentError("model", "have an OOD detector, as capsella.uncertainty.fit_ood_detector fits it", None)
     check_argument(len(test) > 0 and bool(sets), "be at least one", test_and_sets=(len(test), len(sets)))
     inside = _score(model, test.images, batch_size)
     threshold = detector.threshold(false_positive_rate)

@@ -16,7 +16,13 @@ from capsella.errors import ArgumentError, check_argument
 from capsella.evaluation.metrics import Evaluation
 from capsella.evaluation.statistics import Groups, proportion_interval
 from capsella.models import ImageClassifier
-from capsella.uncertainty import Calibration, calibration_curve, images_for_coverage, log_loss, logits_of
+from capsella.uncertainty.calibration import (
+    Calibration,
+    calibration_curve,
+    images_for_coverage,
+    log_loss,
+    logits_of,
+)
 
 COVERAGES = (1.0, 0.99, 0.95, 0.9, 0.8, 0.7, 0.5)
 SET_COVERAGES = (0.8, 0.9, 0.95, 0.99)
@@ -107,7 +113,7 @@ def evaluate_selective(model: ImageClassifier, validation: Evaluation, test: Eva
         validation, test: its evaluations, with one class per image.
     """
     if (calibration := model.calibration) is None:
-        raise ArgumentError("model", "be calibrated, as by capsella.training.calibrate_model", None)
+        raise ArgumentError("model", "be calibrated, as by capsella.uncertainty.calibrate_model", None)
     single = validation.labels.ndim == test.labels.ndim == 1
     check_argument(single, "show one class per image", validation_and_test="pairs")
     before, after = _normalized(test), calibration.probabilities(test.activations)
