@@ -42,8 +42,8 @@ class ImageClassifier(nn.Module, ABC):
     cut: how stained cells were cut out of the training images, and must be of others; None if they were not.
     fit: how training images of other proportions became [height width], and others must.
     resolved_options: options that are saved with another value than they were given, as a backbone's description.
-    calibration: for calibrated probabilities; None until `capsella.training.calibrate_model` fits it.
-    ood_detector: detects out-of-distribution images; None until `capsella.training.fit_ood_detector` fits it.
+    calibration: for calibrated probabilities; None until `capsella.uncertainty.calibrate_model` fits it.
+    ood_detector: detects out-of-distribution images; None until `capsella.uncertainty.fit_ood_detector` fits it.
     """
 
     name: str

@@ -141,15 +141,12 @@ def selective_table(result: SelectiveClassification) -> RenderableType:
 def ood_table(result: OODReport) -> RenderableType:
     """Return the images flagged as OOD, the AUROC of every score, and notes."""
     flagged = _table(("images", "number", "flagged %", "95 % interval", "not flagged, correct"), left=1)
-    test = "test images", result.images, result.flagged, result.flagged_interval_95
-    rows = [(*test, f"{result.correct} of {result.images - result.flagged}")]
-    for row in result.sets:
-        correct = "–" if row.labelled is None else f"{row.correct} of {row.labelled}"
-        rows.append((row.name, row.images, row.flagged, row.flagged_interval_95, correct))
-    for name, images, number, (low, high), correct in rows:
-        rates = f"{100 * number / images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
+    for row in (result.test, *result.sets):
+        low, high = row.flagged_interval_95
+        rates = f"{100 * row.flagged / row.images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
         rates = rates if result.has_threshold else ("–", "–")
-        flagged.add_row(Text(name, overflow="ellipsis"), str(images), *rates, correct)
+        correct = "–" if row.labelled is None else f"{row.correct} of {row.labelled}"
+        flagged.add_row(Text(row.name, overflow="ellipsis"), str(row.images), *rates, correct)
     areas = _table(("images", "score", "AUROC", "95 % interval"), left=2)
     for row in result.sets:
         for number, score in enumerate(row.scores):

@@ -3,10 +3,8 @@
 Some processors have no instructions for bfloat16; PyTorch then computes the same numbers at half the speed of float32.
 """
 
-import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from torch import nn
 
 from capsella.environment import processor
 from capsella.errors import CapsellaError, warn_once
-from capsella.files import write_json
+from capsella.files import read_json, write_json
 from capsella.training.config import Exact
 
 # bfloat16 must be this many times as fast as float32: a smaller gain is not worth another rounding.
@@ -53,22 +51,20 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionC
         return PrecisionChoice("bf16-mixed" if fast else "32-true", why)
     memory = memory or MEMORY
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {IMAGES} images"
-    ratio, is_kept = _read_ratios(memory).get(key), True
-    if ratio is None:
+    try:
+        known = dict(read_json(memory))
+    except (CapsellaError, TypeError, ValueError):  # missing or damaged
+        known = {}
+    ratio = known.get(key)
+    if not (isinstance(ratio, float) and 0 < ratio < math.inf):
         ratio = measure_ratio()
-        is_kept = _write_ratio(memory, key, ratio)
-    kept = f"remembered in {memory}" if is_kept else "not remembered"
-    why = f"bfloat16 is {ratio:.2g} times as fast as float32 here (measured once, {kept})"
-    return PrecisionChoice(faster(ratio), why)
-
-
-def faster(ratio: float) -> Exact:
-    """Return the precision for a processor on which bfloat16 is `ratio` times as fast as float32.
-
-    >>> faster(2.1), faster(1.1), faster(0.5)
-    ('bf16-mixed', '32-true', '32-true')
-    """
-    return "bf16-mixed" if ratio >= CLEARLY_FASTER else "32-true"
+        try:
+            write_json(memory, {**known, key: round(ratio, 3)})
+        except (OSError, CapsellaError) as error:
+            what = "every training measures again what --precision auto is, unless --precision is 32-true or bf16-mixed"
+            warn_once("precision.json", f"{error}; {what}")
+    why = f"bfloat16 is {ratio:.2g} times as fast as float32 here (measured once, remembered in {memory})"
+    return PrecisionChoice("bf16-mixed" if ratio >= CLEARLY_FASTER else "32-true", why)
 
 
 def measure_ratio() -> float:
@@ -84,23 +80,13 @@ def measure_ratio() -> float:
                     output = layer(inputs)
                 output.float().square().mean().backward()
 
-        float32, bfloat16 = _least_seconds(lambda: step(False), lambda: step(True))
-    return float32 / bfloat16
-
-
-def _least_seconds(*steps: Callable[[], None]) -> list[float]:
-    """Return the least seconds of each step, called in turn, after one call without the clock.
-
-    Other work on the machine only ever adds to a time, and what it added would be remembered.
-    """
-    seconds: list[list[float]] = [[] for _ in steps]
-    for done in range(1 + ROUNDS):
-        for step, times in zip(steps, seconds, strict=True):
+        # Other work on the machine only ever adds to a time, so the least counts, after one call without the clock.
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for enabled in (False, True) * (1 + ROUNDS):
             started = time.perf_counter()
-            step()
-            if done:
-                times.append(time.perf_counter() - started)
-    return [min(times) for times in seconds]
+            step(enabled)
+            seconds[enabled].append(time.perf_counter() - started)
+    return min(seconds[False][1:]) / min(seconds[True][1:])
 
 
 def kind_of(accelerator: str) -> str:
@@ -111,27 +97,3 @@ def kind_of(accelerator: str) -> str:
     if accelerator != "auto":
         return accelerator
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _read_ratios(memory: Path) -> dict[str, float]:
-    """Read the ratios; none from a missing or damaged file, so that they are measured again."""
-    try:
-        values = json.loads(memory.read_text(encoding="utf-8"), parse_int=float)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    entries = values.items() if isinstance(values, dict) else ()
-    return {key: ratio for key, ratio in entries if isinstance(ratio, float) and 0 < ratio < math.inf}
-
-
-def _write_ratio(memory: Path, key: str, ratio: float) -> bool:
-    """Add a ratio to the file; warn once and return False if that fails."""
-    try:
-        write_json(memory, {**_read_ratios(memory), key: round(ratio, 3)})
-    except (OSError, CapsellaError) as error:
-        warn_once(
-            "precision.json",
-            f"cannot remember what --precision auto measured: {error}; every training measures it again unless "
-            "--precision is 32-true or bf16-mixed",
-        )
-        return False
-    return True

@@ -1,7 +1,7 @@
 """Evaluate out-of-distribution detection: OOD images from other sources, and the AUROC of each score."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +68,14 @@ class DetectionScore:
 
 @dataclass(frozen=True, eq=False)
 class OODResult:
-    """The detection of one OOD set.
+    """The detection of one set of images.
 
     Attributes:
         flagged: images called OOD.
         flagged_interval_95: of their proportion.
         labelled, correct: images not flagged that show a class of the run, and those classified correctly; None if the
             source has no such class.
-        scores: one per score, the combined one first.
+        scores: of an OOD set, the combined one first.
         curves: by score, [2 m]: false- and true-positive rate at every threshold.
         unreadable: files that were left out.
     """
@@ -86,9 +86,14 @@ class OODResult:
     flagged_interval_95: tuple[float, float]
     labelled: int | None
     correct: int | None
-    scores: tuple[DetectionScore, ...]
-    curves: dict[str, Float[np.ndarray, "2 m"]]
+    scores: tuple[DetectionScore, ...] = ()
+    curves: dict[str, Float[np.ndarray, "2 m"]] = field(default_factory=dict)
     unreadable: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers for JSON, without the curves."""
+        values = {name: value for name, value in vars(self).items() if name != "curves"}
+        return values | {"scores": [asdict(score) for score in self.scores]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,18 +102,14 @@ class OODReport:
 
     Attributes:
         false_positive_rate: requested.
-        images, flagged: of the test images.
-        flagged_interval_95: of their proportion.
-        correct: test images not flagged and classified correctly.
         validation_images: those that the threshold comes from.
+        test: the in-distribution test images.
+        sets: the OOD sets.
     """
 
     false_positive_rate: float
-    images: int
-    flagged: int
-    flagged_interval_95: tuple[float, float]
-    correct: int
     validation_images: int
+    test: OODResult
     sets: tuple[OODResult, ...]
 
     @property
@@ -118,37 +119,8 @@ class OODReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON, without the curves."""
-        return {
-            "false_positive_rate": self.false_positive_rate,
-            "validation_images": self.validation_images,
-            "test": {
-                "images": self.images,
-                "flagged": self.flagged,
-                "flagged_interval_95": self.flagged_interval_95,
-                "not_flagged_and_correct": self.correct,
-            },
-            "ood": [
-                {
-                    "name": result.name,
-                    "images": result.images,
-                    "flagged": result.flagged,
-                    "flagged_interval_95": result.flagged_interval_95,
-                    "not_flagged_with_a_class_of_the_run": result.labelled,
-                    "of_these_correct": result.correct,
-                    "unreadable": result.unreadable,
-                    "auc": {score.score: asdict(score) for score in result.scores},
-                }
-                for result in self.sets
-            ],
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class _Scored:
-    """The scores of images by name, and their predicted classes."""
-
-    scores: dict[str, Float[Tensor, " n"]]
-    predicted: Tensor
+        rates = {"false_positive_rate": self.false_positive_rate, "validation_images": self.validation_images}
+        return {**rates, "test": self.test.to_dict(), "ood": [result.to_dict() for result in self.sets]}
 
 
 def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> OODSet:
@@ -202,25 +174,25 @@ def evaluate_ood(
     if (detector := model.ood_detector) is None:
         raise ArgumentError("model", "have an OOD detector, as capsella.uncertainty.fit_ood_detector fits it", None)
     check_argument(len(test) > 0 and bool(sets), "be at least one", test_and_sets=(len(test), len(sets)))
-    inside = _score(model, test.images, batch_size)
-    threshold = detector.threshold(false_positive_rate)
-    flagged = inside.scores[COMBINED] > threshold
     groups = None if test.group is None else test.group.numpy()
-    return OODReport(
-        false_positive_rate=false_positive_rate,
-        images=len(test),
-        flagged=int(flagged.sum()),
-        flagged_interval_95=proportion_interval(flagged.numpy(), groups),
-        correct=int((~flagged & (inside.predicted == test.labels)).sum()),
-        validation_images=detector.images,
-        sets=tuple(
-            _compare(inside, groups, _score(model, ood.images, batch_size), ood, model.classes, threshold)
-            for ood in sets
-        ),
-    )
+    threshold = detector.threshold(false_positive_rate)
+    inside, predicted = _score(model, test.images, batch_size)
+    result = _flag("test images", inside, predicted, test.labels, threshold, groups)
+    results = []
+    for ood in sets:
+        scores, predicted = _score(model, ood.images, batch_size)
+        numbers = torch.tensor([class_number(name, model.classes) for name in ood.classes or ()])
+        found = _flag(ood.name, scores, predicted, numbers, threshold)
+        areas, curves = _compare(inside, scores, groups)
+        results.append(replace(found, scores=areas, curves=curves, unreadable=ood.unreadable))
+    return OODReport(false_positive_rate, detector.images, result, tuple(results))
 
 
-def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> _Scored:
+Scores = dict[str, Float[Tensor, " n"]]
+
+
+def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> tuple[Scores, Tensor]:
+    """Return the scores of images by name, and their predicted classes."""
     detector = model.ood_detector
     assert detector is not None
     rows = []
@@ -237,44 +209,35 @@ def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> _Scored:
             rows.append(torch.cat([column.double().cpu() for column in columns], 1))
     table = torch.cat(rows).clone()
     names = (COMBINED, *detector.scores, *BASELINES)
-    return _Scored(dict(zip(names, table.unbind(1), strict=False)), table[:, -1].long())
+    return dict(zip(names, table.unbind(1), strict=False)), table[:, -1].long()
+
+
+def _flag(
+    name: str, scores: Scores, predicted: Tensor, labels: Tensor, threshold: float, groups: Groups | None = None
+) -> OODResult:
+    """Count what is flagged; labels below 0 are of classes that the model does not know."""
+    flagged = scores[COMBINED] > threshold
+    labelled = correct = None
+    if (labels >= 0).any():
+        labelled, correct = (int((~flagged & is_so).sum()) for is_so in (labels >= 0, labels == predicted))
+    interval = proportion_interval(flagged.numpy(), groups)
+    return OODResult(name, len(predicted), int(flagged.sum()), interval, labelled, correct)
 
 
 def _compare(
-    inside: _Scored,
-    groups: Groups | None,
-    outside: _Scored,
-    ood: OODSet,
-    classes: tuple[str, ...],
-    threshold: float,
-) -> OODResult:
+    inside: Scores, outside: Scores, groups: Groups | None
+) -> tuple[tuple[DetectionScore, ...], dict[str, Float[np.ndarray, "2 m"]]]:
+    """Return the area under the ROC curve of each score, and the curves."""
     from sklearn.metrics import roc_auc_score, roc_curve
 
-    is_ood = np.repeat([0, 1], (len(inside.predicted), len(ood.images)))
-    detection, curves = [], {}
-    for name, scores in outside.scores.items():
-        both = torch.cat([inside.scores[name], scores]).numpy()
+    areas, curves = [], {}
+    for name, scores in outside.items():
+        is_ood = np.repeat([0, 1], (len(inside[name]), len(scores)))
+        both = torch.cat([inside[name], scores]).numpy()
         auc = float(roc_auc_score(is_ood, both))
-        interval = _auc_interval(auc, inside.scores[name].numpy(), scores.numpy(), groups)
-        detection.append(DetectionScore(name, auc, interval))
+        areas.append(DetectionScore(name, auc, _auc_interval(auc, inside[name].numpy(), scores.numpy(), groups)))
         curves[name] = np.stack(roc_curve(is_ood, both)[:2])
-    flagged = outside.scores[COMBINED] > threshold
-    labelled = correct = None
-    numbers = torch.tensor([class_number(name, classes) for name in ood.classes or ()])
-    if (numbers >= 0).any():
-        labelled = int((~flagged & (numbers >= 0)).sum())
-        correct = int((~flagged & (numbers == outside.predicted)).sum())
-    return OODResult(
-        name=ood.name,
-        images=len(ood.images),
-        flagged=int(flagged.sum()),
-        flagged_interval_95=proportion_interval(flagged.numpy(), None),
-        labelled=labelled,
-        correct=correct,
-        scores=tuple(detection),
-        curves=curves,
-        unreadable=ood.unreadable,
-    )
+    return tuple(areas), curves
 
 
 def _auc_interval(

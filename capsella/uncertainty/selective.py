@@ -95,14 +95,8 @@ class SelectiveClassification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON, without the curves."""
-        return {
-            "images": self.images,
-            "validation_images": self.validation_images,
-            "kept": [asdict(point) for point in self.points],
-            "prediction_sets": [asdict(sets) for sets in self.sets],
-            "nll": {"before": self.nll_before, "after": self.nll},
-            "expected_calibration_error": {"before": self.ece_before, "after": self.ece},
-        }
+        values = {name: value for name, value in vars(self).items() if name != "curves"}
+        return values | {name: [asdict(row) for row in getattr(self, name)] for name in ("points", "sets")}
 
 
 def evaluate_selective(model: ImageClassifier, validation: Evaluation, test: Evaluation) -> SelectiveClassification:

@@ -58,11 +58,11 @@ class TestOOD:
         for model in fitted.values():
             result = evaluate_ood(model, digits.test, [load_ood_set(n, model, digits.test) for n in ("noise", "half")])
             noise, half = result.sets
-            assert (noise.images, half.images, result.images, noise.flagged) == (30, 30, 30, 30)
+            assert (noise.images, half.images, result.test.images, noise.flagged) == (30, 30, 30, 30)
             assert noise.scores[0].auc == 1
             assert (half.scores[0].score, half.scores[0].auc > 0.8) == ("combined", True)
             assert noise.labelled is noise.correct is None
-            assert result.flagged <= 6
+            assert result.test.flagged <= 6
             names = [score.score for score in noise.scores]
             assert (names[:3], names[-2:]) == (["combined", "low_level", "features"], ["msp", "energy"])
 
@@ -82,10 +82,10 @@ class TestOOD:
         alone, grouped, ungrouped = (
             evaluate_ood(model, test, sets, 0.2) for test in (few, copied, replace(copied, metadata={}))
         )
-        assert 0 < alone.flagged < 30
-        assert grouped.flagged == ungrouped.flagged == 10 * alone.flagged
-        assert width(grouped.flagged_interval_95) == pytest.approx(width(alone.flagged_interval_95), rel=0.1)
-        assert width(ungrouped.flagged_interval_95) < 0.5 * width(alone.flagged_interval_95)
+        assert 0 < alone.test.flagged < 30
+        assert grouped.test.flagged == ungrouped.test.flagged == 10 * alone.test.flagged
+        assert width(grouped.test.flagged_interval_95) == pytest.approx(width(alone.test.flagged_interval_95), rel=0.1)
+        assert width(ungrouped.test.flagged_interval_95) < 0.5 * width(alone.test.flagged_interval_95)
         for one, other, narrow in zip(*(result.sets[0].scores for result in (alone, grouped, ungrouped)), strict=True):
             assert other.auc == pytest.approx(one.auc)
             if 0.05 < one.auc < 0.95:
@@ -95,11 +95,11 @@ class TestOOD:
     def test_table_figure_and_json(self, fitted, digits):
         model = fitted["dynamic"]
         result = evaluate_ood(model, digits.test, [load_ood_set("noise", model, digits.test)], 0.001)
-        assert (result.has_threshold, result.flagged, result.sets[0].flagged) == (False, 0, 0)
+        assert (result.has_threshold, result.test.flagged, result.sets[0].flagged) == (False, 0, 0)
         assert "2302" in ood_notes(result)[0]
         assert "poses" in printed(ood_table(result))
         values = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-        assert values["ood"][0]["auc"]["combined"]["auc"] == 1
+        assert values["ood"][0]["scores"][0]["auc"] == 1
         assert ood_figure(result).axes[0].get_title() == "noise"
 
     def test_sources_and_folders_come_at_the_size_of_the_network(self, trained, digits, tmp_path):
@@ -201,8 +201,8 @@ class TestSelective:
         assert "…" not in text
         assert len(re.findall(r"0\.\d+ to \d\.\d+ .* neutrophil │", text)) == len(result.sets)  # a line each
         values = result.to_dict()
-        assert values["kept"][0]["errors"] == result.points[0].errors
-        assert values["prediction_sets"][0]["coverage"] == 0.8
+        assert values["points"][0]["errors"] == result.points[0].errors
+        assert values["sets"][0]["coverage"] == 0.8
         (axes,) = risk_coverage_figure(result).axes
         assert len(axes.lines) == 3
 
