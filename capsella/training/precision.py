@@ -60,7 +60,7 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionC
         ratio = measure_ratio()
         try:
             write_json(memory, {**known, key: round(ratio, 3)})
-        except (OSError, CapsellaError) as error:
+        except (OSError, ValueError, CapsellaError) as error:
             what = "every training measures again what --precision auto is, unless --precision is 32-true or bf16-mixed"
             warn_once("precision.json", f"{error}; {what}")
     why = f"bfloat16 is {ratio:.2g} times as fast as float32 here (measured once, remembered in {memory})"

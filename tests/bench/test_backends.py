@@ -3,14 +3,12 @@
 import pytest
 import torch
 
-from capsella import _native
 from capsella.bench import BACKENDS, MAKERS, backends, bench, stopwatch
 from capsella.data import ImageSet
 from capsella.errors import ArgumentError
 from capsella.export.graph import with_backend
 from capsella.models import create_model
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
-from capsella.routing.cluster import cluster_routing
 
 
 @pytest.fixture(autouse=True)
@@ -61,23 +59,6 @@ def test_a_network_that_a_backend_cannot_run_is_listed(routing, backend):
     assert list(result.unavailable) == [backend]
 
 
-@pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
-def test_cluster_routing_has_both_backends(monkeypatch):
-    """The layers have a backend of their own."""
-    model = create_model("zhao2021_cluster_capsnet", image_size=16, channels=1, classes=3).eval()
-    images = ImageSet(torch.zeros(2, 1, 16, 16, dtype=torch.uint8), torch.zeros(2, dtype=torch.long), model.classes)
-    used = []
-
-    def recording(votes, backend):
-        used.append(backend)
-        return cluster_routing(votes, backend=backend)
-
-    monkeypatch.setattr("capsella.layers.cluster.cluster_routing", recording)
-    result = bench(model, images, backends=["native"], max_seconds=0.1, **QUICK)
-    assert list(result.latencies) == ["native"]
-    assert set(used) == {"eager", "native"}  # native kernels are compared with eager
-
-
 @pytest.mark.parametrize("wrong", ["constant", "nan", "last image"])
 def test_a_backend_that_differs_is_not_timed(monkeypatch, wrong):
     """It is compared on all images that are timed."""
@@ -93,12 +74,6 @@ def test_a_backend_that_differs_is_not_timed(monkeypatch, wrong):
     result = bench(model, images, backends=["eager", "native"], **{**QUICK, "batch_sizes": (1, 5)})
     assert list(result.latencies) == ["eager"]
     assert "eager" in result.unavailable["native"]
-
-
-def test_predict_needs_an_ood_detector():
-    result = bench(*small(), backends=["packed", "predict"], **QUICK)
-    assert list(result.latencies) == ["packed"]
-    assert list(result.unavailable) == ["predict"]
 
 
 @pytest.mark.parametrize(

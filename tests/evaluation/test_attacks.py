@@ -225,12 +225,9 @@ def test_votes_of_normalised_layers_are_those_of_one_pass(routing):
     ("changes", "argument"),
     [
         ({"epsilon": 1.5}, "epsilon"),
-        ({"epsilon": float("nan")}, "epsilon"),
         ({"images": IMAGES * 255}, "images"),
         ({"images": torch.rand(1, 3, 2, 2)}, "images"),
         ({"labels": torch.tensor([3])}, "labels"),
-        ({"labels": torch.tensor([0, 1])}, "labels"),
-        ({"steps": 0}, "steps"),
         ({"restarts": 0}, "restarts"),
     ],
 )

@@ -132,20 +132,6 @@ def test_the_most_confident_mistake_comes_first():
     assert predicted([0], [0], confidence=1.0000001).calibration.counts[-1] == 1  # rounded above 1
 
 
-def test_the_table_prints_names_as_they_are_and_fits_a_terminal():
-    text = printed(predicted([0, 1, 1, 2], [0, 1, 2, 2], classes=("[red]", "b", "c")))
-    assert text.count("[red]") == 4  # in both tables of scores, and as row and column of the matrix
-    assert "25.00 % (95 % interval 4.56 to 69.94)" in text
-    names = ("immature granulocyte", "erythroblast", "eosinophil", "basophil", "lymphocyte", "neutrophil", "platelet")
-    labels = torch.arange(7).repeat(3)
-    text = printed(Evaluation(torch.eye(7)[labels], labels, names), width=80)
-    assert "1 immature granulocyte │ 3 │ · │" in text
-    assert max(map(len, text.splitlines())) <= 80
-    many = printed(predicted([1, 1, 5], [0, 0, 4], classes=tuple(f"class{k}" for k in range(40))))
-    rows = [line.split() for line in many.splitlines() if line.count("class") == 2 and "│" in line]
-    assert [row[1:6:2] for row in rows] == [["class0", "class1", "2"], ["class4", "class5", "1"]]
-
-
 def test_what_cannot_be_evaluated():
     broken = Brightness()
     broken.scale.data.fill_(float("nan"))

@@ -9,7 +9,7 @@ from torch import nn
 
 from capsella.data import ImageSet
 from capsella.evaluation import PERTURBATIONS, measure_robustness, perturbed
-from capsella.evaluation.robustness import colour, flips, noise, rotation, translation
+from capsella.evaluation.robustness import colour, flips, rotation, translation
 from capsella.models import ImageClassifier
 from capsella.report.terminal import robustness_tables
 from capsella.types import Output
@@ -100,14 +100,6 @@ def test_colour_adds_one_constant_a_channel():
     assert constants.std(1).min() > 0  # the channels of one image differ
 
 
-def test_a_curve_scales_one_draw():
-    """The same directions at each strength, so that a curve shows the strength alone."""
-    grey = torch.full((4, 3, 8, 8), 0.5)
-    for change in (noise, colour):
-        little, much = (change(grey, strength, seeded()) - grey for strength in (0.01, 0.05))
-        torch.testing.assert_close(5 * little, much, atol=1e-5, rtol=0)
-
-
 CLASSES = ("left", "right")
 
 
@@ -188,12 +180,9 @@ def test_arguments_that_do_not_fit(images):
         ((net, images, {}), {}, "strengths"),
         ((net, images, {"noize": (1,)}), {}, "perturbation"),
         ((net, images, {"noise": (-0.1,)}), {}, "strengths"),
-        ((net, images, {"noise": (float("inf"),)}), {}, "strengths"),
         ((net, images, {"rotation": (181.0,)}), {}, "strengths"),
-        ((net, images, {"colour": (float("nan"),)}), {}, "strengths"),
         (({"net": BrightSide(("l", "r"))}, images), {}, "models"),
         ((net, images), {"batch_size": 200}, "batch_size"),
-        ((net, images), {"seed": -1}, "seed"),
     ]:
         with pytest.raises(ValueError, match=f"^{argument}: "):
             measure_robustness(*arguments, **more)

@@ -3,14 +3,13 @@
 import base64
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from capsella.experiments import with_learning_rate
 from capsella.experiments.reproduce import Entry, judge_claim
-from capsella.experiments.reproduce.findings import judge, state_of
+from capsella.experiments.reproduce.findings import judge
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
 from capsella.papers.table_types import Claim, MatchedErrorTable, MatchedRow, TestSet
 from tests.reproduce.made import rows, table
@@ -135,14 +134,6 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
     stopped = dataclasses.replace(entry(tmp_path), published=table)
     assert judge_claim(CLAIM, stopped, 3).answer == "supports"
     assert judge_claim(dataclasses.replace(CLAIM, on="novel"), stopped, 3).answer == "contradicts"
-
-
-def test_a_network_that_missed_its_stop_says_so(tmp_path):
-    recipe = dataclasses.replace(rows("medium")["cnn"].recipe, stop_at_error=1.0).to_dict()
-    runs = [{"recipe": recipe, "training": {"stopped": {"reached": reached}}} for reached in (True, False)]
-    stopped = SimpleNamespace(budget="medium", rows=())
-    assert state_of(stopped, "cnn", runs[:1]) == ""
-    assert state_of(stopped, "cnn", runs) == "not reached"
 
 
 @pytest.mark.parametrize("budget", ["small", "medium", "full"])

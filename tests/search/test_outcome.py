@@ -56,11 +56,6 @@ def test_a_finalist_that_diverges_makes_room_for_the_next():
     assert found.candidates == (0, 2)
 
 
-def test_finalists_are_compared_over_the_seeds_that_all_have():
-    found = outcome((6.0, 5.0, 5.5), (5.0, 4.0))
-    assert [list(one.errors.values()) for one in found.finalists] == [[5.0, 4.0], [6.0, 5.0]]
-
-
 def test_a_recipe_over_the_limits_does_not_win():
     found = outcome((2.0,), (4.0,), costs=(90.0, 10.0), limit_ms=50.0)
     assert found.winner.candidate == 1
@@ -76,12 +71,6 @@ def test_the_best_of_five_must_be_better_by_more():
         low, high = gain_intervals(errors, base)[0]
         assert (low + high) / 2 == pytest.approx(2.0, abs=0.01)
         assert (high - low) / 2 == pytest.approx(quantile * 2**0.5, rel=0.005)
-
-
-def test_a_candidate_without_spread_brings_no_warning(recwarn):
-    intervals = gain_intervals([[5.0, 5.0], [4.0, 4.5]], [6.0, 6.5])
-    assert all(math.isfinite(end) for interval in intervals for end in interval)
-    assert not recwarn.list
 
 
 def test_the_words(golden):

@@ -123,16 +123,6 @@ def test_half_of_the_images_turn_by_normal_angles():
     assert abs(float(angles[~still].mean())) < 1.5
 
 
-def test_narrowing_is_about_the_centre_and_keeps_the_height():
-    after = augmented(block((4, 16), (4, 16)).expand(500, -1, -1, -1), narrow=0.5)
-    boxes = torch.tensor([box(changed) for changed in after])
-    widths = boxes[:, 3] - boxes[:, 2] + 1
-    assert (boxes[:, 1] - boxes[:, 0] + 1 == 12).all()
-    assert widths.min() < 10
-    assert widths.max() <= 12
-    assert ((boxes[:, 3] + boxes[:, 2]) == 19).all()
-
-
 def test_what_augmentation_must_not_do():
     """Blacken corners, light up a black image, or brighten a blurred one."""
     grey, black = torch.full((50, 2, 9, 9), 0.4), torch.zeros(3, 1, 20, 20)

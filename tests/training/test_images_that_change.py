@@ -9,7 +9,7 @@ from rich.console import Console
 from capsella.data import FolderData
 from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.experiments import evaluate_run
-from capsella.training import ComputeOptions, calibrate_run, load_run, load_run_splits, load_splits, resume, train
+from capsella.training import ComputeOptions, calibrate_run, load_run, load_splits, resume, train
 from capsella.training.run import RunFolder
 
 QUIET, CPU = Console(quiet=True), ComputeOptions(accelerator="cpu")
@@ -78,17 +78,6 @@ class TestImagesThatChange:
         with pytest.warns(CapsellaWarning, match="left out 1 file"):
             done = resume(folder, console=QUIET)
         assert load_splits(load_run(done.folder)).digests() == RunFolder(folder).images()
-
-    def test_a_limit_is_not_kept_in_the_split(self, recipe, images, tmp_path):
-        few = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, test_per_class=2, per_class=9))
-        done = train(few, tmp_path / "done", compute=CPU, console=QUIET)
-        all_of_them = dataclasses.replace(few.data, test_per_class=None)
-        before = [load_run_splits(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
-        assert [len(files) for files in before] == [4, 8]
-        Image.new("L", (12, 12), 77).save(images / "a" / "00b.png")
-        with pytest.warns(CapsellaWarning, match="left out 1 file"):
-            after = [load_run_splits(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
-        assert after == before
 
     def test_a_test_image_that_breaks_is_left_out(self, recipe, images, tmp_path):
         done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)

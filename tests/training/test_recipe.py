@@ -57,18 +57,11 @@ def test_paths_routings_and_options_survive_json():
     assert isinstance(read.model.options["routing"], EMRouting)
 
 
-def test_an_unknown_recipe_suggests_the_nearest():
-    with pytest.raises(ValueError, match="did you mean demo"):
-        get_recipe("dmo")
-
-
 @pytest.mark.parametrize(
     ("argument", "fields"),
     [
-        *(("epochs", {"epochs": 0}), ("batch_size", {"batch_size": 0}), ("patience", {"patience": 0})),
-        *(("balance", {"balance": "even"}), ("keep", {"keep": "first"}), ("patience", {"keep": "last", "patience": 3})),
-        *(("seed", {"seed": -1}), ("seed", {"seed": 2**22}), ("epoch_images", {"epoch_images": 0})),
-        *(("stop_at_error", {"stop_at_error": -1.0}), ("stop_on", {"stop_on": "train"})),
+        *(("epochs", {"epochs": 0}), ("balance", {"balance": "even"}), ("seed", {"seed": 2**22})),
+        *(("patience", {"keep": "last", "patience": 3}), ("stop_at_error", {"stop_at_error": -1.0})),
         ("learning_rate", {"optimizer": OptimizerOptions(learning_rate=math.inf)}),
         (
             "cost_scale",
@@ -84,17 +77,11 @@ def test_a_recipe_checks_its_fields(argument, fields):
 @pytest.mark.parametrize(
     ("options", "argument", "fields"),
     [
-        (ComputeOptions, "devices", {"devices": 0}),
         (ComputeOptions, "checkpoint_seconds", {"checkpoint_seconds": math.inf}),
         (OptimizerOptions, "learning_rate", {"learning_rate": math.nan}),
-        (OptimizerOptions, "learning_rate", {"learning_rate": 0.0}),
         (OptimizerOptions, "ema", {"ema": 1.0}),
-        (OptimizerOptions, "schedule", {"schedule": "linear"}),
         (OptimizerOptions, "drops", {"drops": (0.5, 0.5)}),
-        (OptimizerOptions, "drops", {"schedule": "steps"}),
         (OptimizerOptions, "decay", {"schedule": "steps", "drops": (0.5,)}),
-        (AugmentOptions, "rotation", {"rotation": 181.0}),
-        (AugmentOptions, "narrow", {"narrow": 1.0}),
         (AugmentOptions, "padding_mode", {"padding_mode": "mirror"}),
     ],
 )
@@ -107,15 +94,11 @@ def test_options_check_their_fields(options, argument, fields):
     ("change", "text"),
     [
         (lambda values: values.pop("data"), "'data'"),
-        (lambda values: values["model"].pop("name"), "'name'"),
         (lambda values: values.update(colour="red"), "colour"),
-        (lambda values: values.update(epochs=0), "epochs: "),
         (lambda values: values.update(epochs="2"), "epochs: "),
         (lambda values: values.update(epochs=True), "epochs: "),
         (lambda values: values["data"].update(siz=64), "did you mean size"),
-        (lambda values: values["loss"].update(name="margn"), "did you mean margin"),
         (lambda values: values["model"]["routing"].update(iterations=2.5), "routing.iterations: "),
-        (lambda values: values["model"]["routing"].update(name="dynamc"), "did you mean dynamic"),
         (lambda values: values["model"]["routing"].update(iteration=2), "did you mean iterations"),
         (lambda values: values.update(augment=3), "not a recipe"),
         (lambda values: values["data"].update(size=-1), "size: "),

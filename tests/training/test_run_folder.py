@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from rich.console import Console
 from capsella.data import DomainData
 from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
-from capsella.training import ModelOptions, Recipe, load_run, resume, run_names
+from capsella.training import ModelOptions, Recipe, load_run, resume
 from capsella.training.run import RunFolder, _with_paths_from
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
@@ -30,18 +29,6 @@ def message_of(function, *arguments, **options):
 def cut(path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-
-
-def test_runs_near_a_folder_without_one_are_named(tmp_path):
-    for name in ("cells/fold0", "cells/fold1", "cells/fold2", "cells/fold3", "digits"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text("{}")
-    (tmp_path / "file").write_text("")
-    assert str(tmp_path / "cells" / "fold0") in message_of(load_run, tmp_path / "cells")
-    assert "did you mean digits?" in message_of(load_run, tmp_path / "digit")
-    for name in ("nowhere", "file"):
-        for function in (load_run, resume):
-            assert str(tmp_path / name) in message_of(function, tmp_path / name)
 
 
 def test_a_folder_that_holds_a_run_is_kept(run, tiny, quiet_train):
@@ -142,16 +129,6 @@ def test_metrics_are_read_with_gaps_and_bad_ones_are_named(tmp_path):
     metrics = RunFolder(tmp_path).read_metrics()
     np.testing.assert_array_equal(metrics["train_loss"], [0.5, 0.25, np.nan])
     np.testing.assert_array_equal(metrics["validation_error"], [np.nan, 4.5, np.nan])
-
-
-def test_runs_are_called_by_what_distinguishes_their_folders(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run_names([Path("runs/demo")]) == run_names([tmp_path / "demo"]) == ["demo"]
-    assert run_names([Path("a/x/run"), Path("b/x/run"), Path("cnn")]) == ["a/x/run", "b/x/run", "cnn"]
-    assert run_names([Path("/run"), Path("/a/run")]) == ["/run", "a/run"]
-    for folders in ([], [Path("a"), Path("b/../a")]):
-        with pytest.raises(ValueError, match=r"^runs:"):
-            run_names(folders)
 
 
 def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_path, monkeypatch):
