@@ -296,7 +296,7 @@ def predict_on_cluster(
             return job.run(paths, out, resume)
         import ray  # Ray Data runs inside the cluster only
 
-        summary: PredictionSummary = ray.get(ray.remote(num_cpus=0)(job.run).remote(paths, out, resume))
+        summary: PredictionSummary = ray.get(ray.remote(num_cpus=0)(_ClusterJob.run).remote(job, paths, out, resume))
         return summary
     except ray_cluster.ray_errors() as error:
         raise ray_cluster.worker_error("predict", error) from error
