@@ -27,6 +27,8 @@ from capsella.losses.options import STAIR
 from capsella.training import ComputeOptions, Recipe, RunFolder
 from capsella.training.balance import resolve_balance
 from capsella.training.loop import StepTime, time_steps
+from capsella.training.recipe import flatten
+from capsella.training.run import check_same_settings
 from capsella.training.validation import selection_metric
 
 if TYPE_CHECKING:
@@ -160,7 +162,7 @@ def open_search(
             "seeds": options.seeds,
             "images": splits.digests(),
         }
-        trained = _agreed(study, settings, shortened)
+        trained = _agreed(study, folder, settings, shortened)
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(space.point_of(trained), user_attrs={"candidate": 0})
     rungs = rungs_for(trained, options, images, batch_size)
@@ -199,7 +201,7 @@ def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
     return study
 
 
-def _agreed(study: "optuna.Study", settings: dict[str, Any], shortened: Recipe) -> Recipe:
+def _agreed(study: "optuna.Study", folder: Path, settings: dict[str, Any], shortened: Recipe) -> Recipe:
     """Keep the settings of a new study, or compare them; return the recipe that all processes train.
 
     Raises:
@@ -210,10 +212,7 @@ def _agreed(study: "optuna.Study", settings: dict[str, Any], shortened: Recipe) 
         study.set_user_attr("settings", asked)
         study.set_user_attr("trained", json.loads(json.dumps(shortened.complete().to_dict(), default=str)))
         return shortened
-    if changed := ", ".join(name for name, value in asked.items() if known.get(name) != value):
-        raise CapsellaError(
-            f"the study {study.study_name!r} was begun with other settings ({changed}); use the same, or another --out"
-        )
+    check_same_settings(folder, flatten(known), flatten(asked))
     return Recipe.from_dict(study.user_attrs["trained"])
 
 
