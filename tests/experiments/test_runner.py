@@ -170,6 +170,14 @@ def test_the_time_left_by_hand():
     assert (stopwatch.done, stopwatch.seconds_left()) == (3, 15.0)
 
 
+def test_estimates_are_corrected_by_what_runs_took():
+    stopwatch = Stopwatch({"a": 10.0, "b": 100.0})
+    stopwatch.plan(["a", "b"])
+    assert stopwatch.seconds_left() == 110.0
+    stopwatch.finish("a", 20.0)  # twice as long; the estimate keeps a tenth of the whole as its weight
+    assert stopwatch.seconds_left() == pytest.approx(100 * (20 + 11) / (10 + 11))
+
+
 def test_the_time_left_does_not_count_what_is_done_of_a_run(tmp_path, monkeypatch):
     recipe = dataclasses.replace(CNN, epochs=10)
     begun = tmp_path / "cnn-seed0"
