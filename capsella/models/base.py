@@ -23,10 +23,8 @@ from capsella.types import Capsules, Output
 from capsella.uncertainty import (
     Calibration,
     OODDetector,
-    read_calibration,
-    read_detector,
-    write_calibration,
-    write_detector,
+    load_fitted,
+    save_fitted,
 )
 
 MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # typing errors and damaged files must not take all memory
@@ -134,8 +132,7 @@ class ImageClassifier(nn.Module, ABC):
             if isinstance(routing := getattr(layer, "routing", None), Routing):
                 check_saved(routing)
         save_model(self, Path(folder), self.name, self.options, self.preprocessing)
-        write_calibration(self, self.calibration, Path(folder))
-        write_detector(self, self.ood_detector, Path(folder))
+        save_fitted(self, self.calibration, self.ood_detector, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -148,8 +145,7 @@ class ImageClassifier(nn.Module, ABC):
         model = load_model(Path(folder), create_model)
         if not isinstance(model, cls):
             raise CapsellaError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
-        model.calibration = read_calibration(model, Path(folder))
-        model.ood_detector = read_detector(model, Path(folder))
+        model.calibration, model.ood_detector = load_fitted(model, Path(folder))
         return model
 
 

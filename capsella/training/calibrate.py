@@ -16,8 +16,7 @@ from capsella.uncertainty import (
     OODDetector,
     calibrate_model,
     fit_ood_detector,
-    write_calibration,
-    write_detector,
+    save_fitted,
 )
 
 
@@ -29,8 +28,7 @@ def calibrate_folder(
     recipe = RunFolder(folder).read_config()[1]
     calibration = calibrate_model(model, validation, batch_size, log_prior_shift(recipe, training))
     detector = fit_ood_detector(model, training, validation, batch_size)
-    write_calibration(model, calibration, folder)
-    write_detector(model, detector, folder)
+    save_fitted(model, calibration, detector, folder)
     return calibration, detector
 
 

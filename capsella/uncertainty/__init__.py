@@ -40,11 +40,9 @@ if TYPE_CHECKING:
     )
     from capsella.uncertainty.saving import (
         is_fitted_to,
-        read_calibration,
-        read_detector,
+        load_fitted,
+        save_fitted,
         weights_digest,
-        write_calibration,
-        write_detector,
     )
     from capsella.uncertainty.selective import (
         CoveragePoint,

@@ -1,9 +1,7 @@
 """calibration.json and ood_detector.safetensors: saved beside the weights that they were fitted to."""
 
 import hashlib
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,14 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from capsella.errors import CapsellaError, errors_of, warn_once
-from capsella.files import write_json, write_whole
+from capsella.files import read_json, write_json, write_whole
 from capsella.uncertainty.calibration import Calibration
 from capsella.uncertainty.ood import ClassGaussian, OODDetector, ScoreDistribution
 
 CALIBRATION, DETECTOR = "calibration.json", "ood_detector.safetensors"
 _MOST_BYTES = {CALIBRATION: 100_000_000, DETECTOR: 1_000_000_000}  # millions of images; some ten thousand features
-
-Fitted = Calibration | OODDetector
 T = TypeVar("T", Calibration, OODDetector)
 
 
@@ -33,54 +29,64 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def is_fitted_to(model: nn.Module, fitted: Fitted) -> bool:
+def is_fitted_to(model: nn.Module, fitted: Calibration | OODDetector) -> bool:
     """Return True if a model has the weights that something was fitted to, or if that is unknown."""
     return fitted.weights in (None, weights_digest(model))
 
 
-def write_calibration(model: nn.Module, calibration: Calibration | None, folder: Path) -> None:
-    """Write calibration.json; delete an old one if there is none, or with a warning if it is of other weights."""
-    path = folder / CALIBRATION
-    if (weights := _weights_to_write(model, calibration, path)) is not None and calibration is not None:
-        write_json(path, {**calibration.to_dict(), "weights": weights})
+def save_fitted(model: nn.Module, calibration: Calibration | None, detector: OODDetector | None, folder: Path) -> None:
+    """Write calibration.json and ood_detector.safetensors.
+
+    An old file is deleted if there is nothing to write, or with a warning if it would be of other weights.
+    """
+    for name, fitted in ((CALIBRATION, calibration), (DETECTOR, detector)):
+        path = folder / name
+        if fitted is None or not is_fitted_to(model, fitted):
+            path.unlink(missing_ok=True)
+            if fitted is not None:
+                warn_once(str(path), f"the weights have changed since the fit: saved without {name}")
+        elif isinstance(fitted, Calibration):
+            write_json(path, {**fitted.to_dict(), "weights": weights_digest(model)})
+        else:
+            _write_detector(fitted, weights_digest(model), path)
 
 
-def read_calibration(model: nn.Module, folder: Path) -> Calibration | None:
-    """Read calibration.json; None if there is none, or with a warning if it is of other weights."""
-    path = folder / CALIBRATION
+def load_fitted(model: nn.Module, folder: Path) -> tuple[Calibration | None, OODDetector | None]:
+    """Read both; None for a missing file, or with a warning for one of other weights.
+
+    Raises:
+        CapsellaError: a file is damaged.
+    """
+    calibration, detector = _read(folder / CALIBRATION, _read_calibration), _read(folder / DETECTOR, _read_detector)
+    for name, fitted in ((CALIBRATION, calibration), (DETECTOR, detector)):
+        if fitted is not None and fitted.weights != weights_digest(model):
+            again = "`capsella evaluate --calibrate` fits it again"
+            warn_once(str(folder / name), f"{folder / name} was fitted to other weights and is not used; {again}")
+            calibration, detector = (None, detector) if name == CALIBRATION else (calibration, None)
+    return calibration, detector
+
+
+def _read(path: Path, read: Callable[[Path], T]) -> T | None:
     if not path.exists():
         return None
-    with _damage(path):
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except RecursionError as error:
-            raise CapsellaError("it is nested too deeply") from error
-        calibration = Calibration.from_dict(values)
-    return _if_current(model, calibration, path)
+    hint = f"{path} is damaged or not written by capsella; delete it, and `capsella evaluate --calibrate` fits it again"
+    with errors_of(hint):
+        if path.stat().st_size > _MOST_BYTES[path.name]:
+            raise CapsellaError(f"it has more than {_MOST_BYTES[path.name]:,} bytes")
+        return read(path)
 
 
-def write_detector(model: nn.Module, detector: OODDetector | None, folder: Path) -> None:
-    """Write ood_detector.safetensors; delete an old one if there is none, or if it is of other weights."""
-    path = folder / DETECTOR
-    weights = _weights_to_write(model, detector, path)
-    if detector is None or weights is None:
-        return
+def _read_calibration(path: Path) -> Calibration:
+    return Calibration.from_dict(read_json(path))
+
+
+def _write_detector(detector: OODDetector, weights: str, path: Path) -> None:
     tensors = {"largest": detector.largest}
     tensors |= {f"distribution.{name}": scores.values for name, scores in detector.distributions.items()}
     for name, gaussian in detector.gaussians.items():
         tensors |= {f"means.{name}": gaussian.means, f"whitening.{name}": gaussian.whitening}
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_whole(path, lambda part: part.write_bytes(safetensors.torch.save(tensors, {"weights": weights})))
-
-
-def read_detector(model: nn.Module, folder: Path) -> OODDetector | None:
-    """Read ood_detector.safetensors; None if there is none, or with a warning if it is of other weights."""
-    path = folder / DETECTOR
-    if not path.exists():
-        return None
-    with _damage(path):
-        detector = _read_detector(path)
-    return _if_current(model, detector, path)
 
 
 def _read_detector(path: Path) -> OODDetector:
@@ -101,33 +107,3 @@ def _read_detector(path: Path) -> OODDetector:
         return OODDetector(gaussians, distributions, parts["largest"][""], metadata.get("weights"))
     except KeyError as error:
         raise CapsellaError(f"it lacks {error}") from error
-
-
-@contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    hint = (
-        f"{path} is damaged or not written by capsella; delete it, and `capsella evaluate --calibrate` writes it again"
-    )
-    with errors_of(hint):
-        if path.stat().st_size > _MOST_BYTES[path.name]:
-            raise CapsellaError(f"it has more than {_MOST_BYTES[path.name]:,} bytes")
-        yield
-
-
-def _weights_to_write(model: nn.Module, fitted: Fitted | None, path: Path) -> str | None:
-    """Return the digest of the weights that `fitted` is of; None, and delete `path`, if there is nothing to save."""
-    if fitted is not None:
-        if is_fitted_to(model, fitted):
-            return weights_digest(model)
-        warn_once(str(path), f"the weights have changed since the fit: saved without {path.name}")
-    path.unlink(missing_ok=True)
-    return None
-
-
-def _if_current(model: nn.Module, fitted: T, path: Path) -> T | None:
-    if fitted.weights == weights_digest(model):
-        return fitted
-    warn_once(
-        str(path), f"{path} was fitted to other weights and is not used; `capsella evaluate --calibrate` fits it again"
-    )
-    return None
