@@ -52,7 +52,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
     monkeypatch.setitem(runs.LIMITS, "small", runs.Limits(TINY, once, once))
     monkeypatch.setattr(forslov2018, "PUBLISHED_SIZE", 160)
     # A training here sees two images; what a network knows would else be fitted on all 500 of the set.
-    monkeypatch.setattr("capsella.training.calibrate.MOST_TRAINING_IMAGES", 12)
+    monkeypatch.setattr("capsella.uncertainty.fit.MOST_TRAINING_IMAGES", 12)
     only("emnet1", "cnnnet1")
     monkeypatch.setenv("COLUMNS", "160")
     return "tiny"
