@@ -252,7 +252,7 @@ class TestThePage:
         text = self.text(folder)
         for part in ("A paper, Table 1", "A paper, Figure 2", "Capsules beat the CNN.", "reproduce --budget small"):
             assert part in text, part
-        assert text.count("data:image/") == 2 + 1  # two seeds of the figure, curves of the table
+        assert text.count("data:image/") == 2 + 1 + 1  # two seeds of the figure, curves of the table, findings
         assert set(re.findall(r'href="#([^"]+)"', text)) <= set(re.findall(r'id="([^"]+)"', text))
 
     def test_a_short_training_is_marked_in_its_cell(self, folder):
