@@ -81,12 +81,15 @@ class DepthwisePrimaryCapsules(nn.Module):
         types: capsule types.
         pose: pose elements of each.
         grid: rows and columns of the feature maps.
+        kernel: rows and columns of the kernel, at the top left; None for the whole grid. The authors' network for pairs
+            of digits has a kernel of 5×5 on maps of 6×6.
     """
 
-    def __init__(self, types: int, pose: int, grid: tuple[int, int]) -> None:
+    def __init__(self, types: int, pose: int, grid: tuple[int, int], kernel: int | None = None) -> None:
         super().__init__()
         self.types, self.pose, self.grid = types, pose, (grid[0], grid[1])
-        self.conv = nn.Conv2d(types * pose, types * pose, self.grid, groups=types * pose)
+        self.kernel = self.grid if kernel is None else (kernel, kernel)
+        self.conv = nn.Conv2d(types * pose, types * pose, self.kernel, groups=types * pose)
         nn.init.xavier_uniform_(self.conv.weight)
         nn.init.zeros_(cast(Tensor, self.conv.bias))
 
@@ -99,6 +102,8 @@ class DepthwisePrimaryCapsules(nn.Module):
         came = tuple(features.shape[2:])
         if came != self.grid:
             raise ArgumentError("features", f"be maps of {self.grid[0]}×{self.grid[1]}", "×".join(map(str, came)))
+        if self.kernel != self.grid:
+            features = features[..., : self.kernel[0], : self.kernel[1]]
         maps = at_least_float32(self.conv(features))  # [b (types pose) 1 1]
         u = squash_exponential(maps.unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))

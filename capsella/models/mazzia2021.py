@@ -15,6 +15,7 @@ from capsella.routing import Routing, SelfAttentionRouting
 # Channels, kernel and stride.
 CONVOLUTIONS = ((32, 5, 1), (64, 3, 1), (64, 3, 1), (128, 3, 2))
 TYPES, POSE, CLASS_POSE = 16, 8, 16
+PAIR_KERNEL = 5  # of the primary capsules for pairs of digits, on maps of 6×6
 
 
 @register_model
@@ -29,6 +30,7 @@ def mazzia2021_efficient_capsnet(
     halve_from: int | None = None,
     norm: Norm = "batch",
     decoder_width: int = 1024,
+    for_pairs: bool = False,
 ) -> CapsuleClassifier:
     """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
 
@@ -45,14 +47,16 @@ def mazzia2021_efficient_capsnet(
         halve_from: the first convolution has stride 2 if the shorter side has at least this many pixels.
         norm: normalisation of the convolutions; "batch" in the paper.
         decoder_width: units before the decoder's pixels, and half as many before those.
+        for_pairs: the authors' network for MultiMNIST: the third convolution has stride 2 too, and the primary capsules
+            a kernel of 5×5.
 
     Raises:
         ArgumentError: `halve_from` below 1, `decoder_width` below 2, or an image too small for the convolutions.
     """
     check_minimum(2, decoder_width=decoder_width)
-    strides, grid = _geometry(image_size, halve_from)
+    strides, grid = _geometry(image_size, halve_from, for_pairs)
     backbone = _backbone(channels, strides, norm)
-    primary = DepthwisePrimaryCapsules(TYPES, POSE, grid)
+    primary = DepthwisePrimaryCapsules(TYPES, POSE, grid, min(PAIR_KERNEL, *grid) if for_pairs else None)
     # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
     sd = math.sqrt(2 / (len(classes) * TYPES * POSE)) if class_weight_sd is None else class_weight_sd
     class_capsules = DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=sd)
@@ -108,11 +112,13 @@ register_variant(
 )
 
 
-def _geometry(image_size: tuple[int, int], halve_from: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
+def _geometry(
+    image_size: tuple[int, int], halve_from: int | None, for_pairs: bool = False
+) -> tuple[tuple[int, ...], tuple[int, int]]:
     """Return the strides of the convolutions, and the size of the last maps."""
     check_minimum(1, halve_from=halve_from)
     first = 1 if halve_from is None or min(image_size) < halve_from else 2
-    strides = (first, *(stride for _, _, stride in CONVOLUTIONS[1:]))
+    strides = (first, 1, 2 if for_pairs else 1, CONVOLUTIONS[3][2])
     kernels = [(kernel, stride) for (_, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True)]
     grid_after(image_size, [*kernels, (2, 1)])  # maps of at least 2×2: a batch of one image can be normalised
     return strides, grid_after(image_size, kernels)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from capsella.data import NamedData, PairData
+from capsella.losses import LossOptions
 from capsella.routing import SelfAttentionRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import register_recipe
@@ -25,6 +26,27 @@ def mazzia2021_mnist() -> Recipe:
         epochs=150,
         batch_size=16,
         channels_last=True,
+    )
+
+
+@register_recipe
+def mazzia2021_multimnist() -> Recipe:
+    """Efficient-CapsNet's own network for pairs of digits (their code), trained on 3 million pairs; ours.
+
+    27 million multiply-adds per pair, where their network for MNIST has 59 million at this size. Both digits are drawn,
+    each with half of the weight for a single one. Their learning rate is 5e-4, in batches of 16.
+    """
+    mnist = mazzia2021_mnist()
+    return replace(
+        mnist.with_model(for_pairs=True),
+        data=PairData(of="mnist", validation_pairs=10_000, test_pairs=10_000),
+        augment=AugmentOptions(),
+        loss=LossOptions(reconstruction="mean", reconstruction_weight=0.392 / 2),
+        optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=500, ema=0.999),
+        epochs=50,
+        epoch_images=60_000,
+        batch_size=64,
+        keep="last",
     )
 
 

@@ -140,6 +140,9 @@ def test_layers_of_heinsen2019() -> None:
         ("sabour2017_capsnet", {"image_size": 36}, 11_361_808),  # 11.36 M, MultiMNIST
         ("hinton2018_cnn", {}, 4_252_549),  # "4.2 M"
         ("mazzia2021_efficient_capsnet", {"reconstruction": False}, 161_824),  # "161 K"
+        ("mazzia2021_efficient_capsnet", {"reconstruction": False, "for_pairs": True, "image_size": 36}, 154_656),
+        ("mazzia2021_depthwise_linear", {}, 161_824 - 16 * 10 * (8 * 16 + 1) + 129 * 10),
+        ("mazzia2021_average_pooling", {}, 161_824 - 16 * 10 * (8 * 16 + 1) + 129 * 10 - 82 * 128),
         ("ribeiro2020_capsnet", {"channels": 2}, 68_714 - 2 * (16 + 16 + 5)),  # without β before a normalisation
         ("heinsen2019_capsnet", {"channels": 2}, 271_688),  # "272 K"
         ("heinsen2019_capsnet", {"channels": 2, "image_size": 64}, 271_688),
