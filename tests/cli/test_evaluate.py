@@ -162,3 +162,13 @@ def test_pairs(cli, tmp_path):
     Image.new("L", (17, 17), 90).save(tmp_path / "image.png")
     row = cli("predict", run, tmp_path / "image.png").out.splitlines()[1]
     assert " + " in row.split(",")[1]
+
+
+def test_routing(cli, copied):
+    _, run = copied
+    answer = cli("evaluate", run, "--routing")
+    assert answer.code == 0, answer.err
+    routing = read(run / "test-routing.json")["routing"]
+    assert routing["images"] == 6
+    assert [layer["name"] for layer in routing["layers"]] == ["layer 1 (dynamic)"]
+    assert set(routing["parse_trees"]) == {"columns", "rows", "rings"}
