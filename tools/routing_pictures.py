@@ -20,7 +20,7 @@ from capsella.layers import ClusterCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.papers.budget import Budget
-from capsella.papers.routing_benchmark.datasets import BenchmarkRow, datasets_on, rows_on
+from capsella.papers.routing_benchmark.datasets import CNNS, BenchmarkRow, datasets_on, rows_on
 from capsella.report.figures import write_png
 from capsella.report.image_figures import show
 from capsella.report.routing_views import routed_layers
@@ -33,7 +33,6 @@ SHORT = Budget(
 )  # 300 steps of 32 images
 IMAGE = 87
 """Of the test images."""
-_WITHOUT = ("CNN, average pooling", "CNN, flattened")
 
 
 def rows() -> list[BenchmarkRow]:
@@ -41,7 +40,7 @@ def rows() -> list[BenchmarkRow]:
     ((dataset, source),) = datasets_on(SOURCE)
     every = rows_on(dataset, source, "full")
     plain = [replace(row, recipe=replace(row.recipe, augment=AugmentOptions())) for row in every]
-    shown = [row for row in plain if row.label[1] not in _WITHOUT and not row.label[1].endswith(", even")]
+    shown = [row for row in plain if row.label[1] not in CNNS and not row.label[1].endswith(", even")]
     return [replace(row, recipe=SHORT.limit(row.recipe)) for row in shown]
 
 

@@ -53,6 +53,7 @@ ERRORS = {
         ("3", "vector", "spread", "no", "routed", "1"): 3.2,
         ("3", "matrix", "margin", "yes", "routed", "1"): 3.2,
         ("3", "matrix", "cross_entropy", "yes", "routed", "1"): 5.8,
+        ("3", "matrix", "cross_entropy of log-odds", "yes", "routed", "1"): None,
         ("–", "CNN", "cross_entropy", "–", "–", "1"): 5.2,
     },
     "hinton2018-others": {("MNIST",): 0.44, ("CIFAR-10",): 11.9, ("Fashion-MNIST",): None},
