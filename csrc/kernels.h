@@ -132,6 +132,16 @@ template <class T>
 using ClusterBackward = void(const Clusters&, const T* votes, const float* grad_poses, const float* grad_weights,
                              T* grad_votes, int threads);
 
+// Maps that are stored channels last, [b height width channels], and those of a 3x3 convolution with stride 1 of them,
+// [b rows columns out_channels]. Channels are multiples of 16.
+struct Maps {
+  int64_t batch, height, width, channels, rows, columns, out_channels, padding;
+};
+
+using WinogradForward = void(const Maps&, const float* maps, const float* spectrum, const float* bias, float* out,
+                             int threads);
+using WinogradWeights = void(const Maps&, const float* maps, const float* slopes, float* grad_spectrum, int threads);
+
 struct Kernels {
   const char* name;
   MixtureForward<EMOptions>* em_forward;
@@ -149,6 +159,8 @@ struct Kernels {
   ClusterBackward<float>* cluster_backward;
   ClusterForward<BFloat16>* cluster_forward_bfloat16;
   ClusterBackward<BFloat16>* cluster_backward_bfloat16;
+  WinogradForward* winograd_forward;
+  WinogradWeights* winograd_weights;
 };
 
 namespace baseline { extern const Kernels kernels; }

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -348,6 +349,39 @@ void bind_cluster(nb::module_& m, ClusterForward<T>* Kernels::*forward, ClusterB
         "clusters"_a, "votes"_a.noconvert(), "grad_poses"_a, "grad_weights"_a, "grad_votes"_a.noconvert(), "threads"_a);
 }
 
+void bind_winograd(nb::module_& m) {
+  using I = int64_t;
+  bind_struct<Maps, I, I, I, I, I, I, I, I>(m, "Maps", "batch"_a, "height"_a, "width"_a, "channels"_a, "rows"_a,
+                                            "columns"_a, "out_channels"_a, "padding"_a);
+  const auto check = [](const Maps& of) {
+    const bool fits = of.rows == of.height + 2 * of.padding - 2 && of.columns == of.width + 2 * of.padding - 2;
+    if (!fits || std::min({of.rows, of.columns, of.channels, of.out_channels, of.padding + 1}) < 1 ||
+        of.channels % 16 != 0 || of.out_channels % 16 != 0)
+      throw std::invalid_argument("maps: must be those of a 3x3 convolution, of multiples of 16 channels");
+  };
+  m.def("winograd_forward",
+        [check](const Maps& of, Input maps, Input spectrum, const std::optional<Input>& bias, Output out, int threads) {
+          check(of);
+          const float* in = checked("maps", maps, of.batch * of.height * of.width * of.channels);
+          const float* by = checked("spectrum", spectrum, 36 * of.channels * of.out_channels);
+          const float* shift = checked("bias", bias, of.out_channels);
+          float* to = checked("out", out, of.batch * of.rows * of.columns * of.out_channels);
+          nb::gil_scoped_release release;
+          chosen->winograd_forward(of, in, by, shift, to, threads);
+        },
+        "sizes"_a, "maps"_a, "spectrum"_a, "bias"_a.none(), "out"_a, "threads"_a);
+  m.def("winograd_weights",
+        [check](const Maps& of, Input maps, Input slopes, Output grad_spectrum, int threads) {
+          check(of);
+          const float* in = checked("maps", maps, of.batch * of.height * of.width * of.channels);
+          const float* given = checked("slopes", slopes, of.batch * of.rows * of.columns * of.out_channels);
+          float* to = checked("grad_spectrum", grad_spectrum, 36 * of.channels * of.out_channels);
+          nb::gil_scoped_release release;
+          chosen->winograd_weights(of, in, given, to, threads);
+        },
+        "sizes"_a, "maps"_a, "slopes"_a, "grad_spectrum"_a, "threads"_a);
+}
+
 }  // namespace
 
 NB_MODULE(kernels, m) {
@@ -367,4 +401,5 @@ NB_MODULE(kernels, m) {
   bind_struct<Clusters, I, I, I, I>(m, "Clusters", "batch"_a, "children"_a, "votes"_a, "elements"_a);
   bind_cluster<float, float>(m, &Kernels::cluster_forward, &Kernels::cluster_backward);
   bind_cluster<BFloat16, int16_t>(m, &Kernels::cluster_forward_bfloat16, &Kernels::cluster_backward_bfloat16);
+  bind_winograd(m);
 }

@@ -21,6 +21,8 @@ ClusterForward<float> cluster_forward;
 ClusterBackward<float> cluster_backward;
 ClusterForward<BFloat16> cluster_forward_bfloat16;
 ClusterBackward<BFloat16> cluster_backward_bfloat16;
+WinogradForward winograd_forward;
+WinogradWeights winograd_weights;
 
 const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward,       em_backward,
                          variational_forward,         variational_backward,
@@ -29,6 +31,7 @@ const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward,       em_backw
                          vote_sums,                   vote_agreements,
                          vote_gradients,              cluster_forward,
                          cluster_backward,            cluster_forward_bfloat16,
-                         cluster_backward_bfloat16};
+                         cluster_backward_bfloat16,   winograd_forward,
+                         winograd_weights};
 
 }  // namespace capsella::CAPSELLA_ISA

@@ -40,7 +40,7 @@ def rows() -> list[BenchmarkRow]:
     ((dataset, source),) = datasets_on(SOURCE)
     every = rows_on(dataset, source, "full")
     plain = [replace(row, recipe=replace(row.recipe, augment=AugmentOptions())) for row in every]
-    shown = [row for row in plain if row.label[1] not in CNNS and not row.label[1].endswith(", even")]
+    shown = [row for row in plain if row.label[1] not in CNNS and not row.label[1].endswith(", uniform")]
     return [replace(row, recipe=SHORT.limit(row.recipe)) for row in shown]
 
 

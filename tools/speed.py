@@ -41,7 +41,8 @@ convolution, batch size 8, all parents compete, one thread):
 | other | 24 | 19 |
 
 Convolutions of CapsNet are oneDNN's, except for 9×9 kernels in float32 training, which are computed by spectra of
-tiles. Efficient-CapsNet has no kernels of ours: its time is that of four convolutions.
+tiles. Efficient-CapsNet is trained by Winograd kernels for 3×3 convolutions; otherwise its time is that of four
+convolutions of oneDNN.
 
 ## Votes in bfloat16
 

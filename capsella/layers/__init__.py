@@ -10,6 +10,7 @@ from capsella.layers.decoders import (
     UpsizedConv2d,
     mask_all_but,
 )
+from capsella.layers.fast_convolution import FastConv2d
 from capsella.layers.images import (
     CoordinateChannels,
     CropImages,
@@ -20,7 +21,6 @@ from capsella.layers.images import (
     coordinate_addition,
     receptive_field_centres,
 )
-from capsella.layers.large_kernels import LargeConv2d
 from capsella.layers.norms import NormalisePoses, PadCapsules, he_init_, trunc_normal_init_
 from capsella.layers.primary import (
     DepthwisePrimaryCapsules,

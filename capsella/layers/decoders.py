@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsella.errors import ArgumentError, check_argument
-from capsella.layers.large_kernels import convolve_large
+from capsella.layers.fast_convolution import fast_conv2d
 from capsella.layers.norms import he_init_
 from capsella.types import Capsules, at_least_float32
 
@@ -254,7 +254,7 @@ def _convolve(
     rows, columns = kernels[0].shape[2:]
     tops, lefts = zip(*firsts, strict=True)
     top, left = min(tops), min(lefts)
-    convolve = convolve_large if rows == columns else F.conv2d
+    convolve = fast_conv2d if rows == columns else F.conv2d
     padded = F.pad(maps, (-left, max(lefts) + columns - 1, -top, max(tops) + rows - 1))
     biases = None if bias is None else bias.repeat(len(kernels))
     outputs = convolve(padded, torch.cat(list(kernels)), biases).chunk(len(kernels), dim=1)

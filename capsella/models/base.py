@@ -160,7 +160,12 @@ def register_model(function: ModelFunction) -> ModelFunction:
 
 
 def register_variant(
-    name: str, summary: str, build: ModelFunction, *arguments: object, without: Collection[str] = ()
+    name: str,
+    summary: str,
+    build: ModelFunction,
+    *arguments: object,
+    without: Collection[str] = (),
+    defaults: Mapping[str, object] = {},
 ) -> None:
     """Register `build(*arguments, **options)` under a name of its own.
 
@@ -170,14 +175,19 @@ def register_variant(
         build: function with positional parameters for `arguments`, and the options as keyword-only parameters.
         arguments: what tells this network from the others that `build` makes.
         without: options of `build` that this network lacks.
+        defaults: those of options, and values of options that it lacks, where they differ from `build`'s.
     """
 
     @functools.wraps(build)
     def variant(**options: Any) -> ImageClassifier:
-        return build(*arguments, **options)
+        return build(*arguments, **{**defaults, **options})
 
     parameters = inspect.signature(build).parameters.values()
-    own = [option for option in parameters if option.kind == option.KEYWORD_ONLY and option.name not in without]
+    own = [
+        option.replace(default=defaults.get(option.name, option.default))
+        for option in parameters
+        if option.kind == option.KEYWORD_ONLY and option.name not in without
+    ]
     variant.__name__ = name
     variant.__doc__ = summary + "\n\n" + (inspect.getdoc(build) or "").partition("\n\n")[2]
     variant.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from capsella.layers import (
     ConvolutionalDecoder,
     DenseCapsules,
     EnlargeImages,
-    LargeConv2d,
+    FastConv2d,
     MatrixPrimaryCapsules,
     PrimaryCapsules,
     StandardiseImages,
@@ -129,7 +129,7 @@ def _convolution(
     before: int, after: int, kernel: int, stride: int = 1, *, padding: int = 0, batch_norm: bool
 ) -> list[nn.Module]:
     norm = [nn.BatchNorm2d(after)] if batch_norm else []
-    return [LargeConv2d(before, after, kernel, stride, padding), *norm, nn.ReLU()]
+    return [FastConv2d(before, after, kernel, stride, padding), *norm, nn.ReLU()]
 
 
 def _pooled(layers: list[nn.Module]) -> list[nn.Module]:
@@ -291,19 +291,17 @@ def _em_net(
     )
 
 
-# For each head: what builds it, its summary, and options that it lacks.
+# For each head: what builds it, its figure, its layers and weights, and options that it lacks.
 HEADS: dict[str, tuple[Callable[..., ImageClassifier], str, tuple[str, ...]]] = {
     "cnnnet1": (_cnn_net, "CNN-NET 1 (Figure 23): dense layers 50–60; 2,563,000 + 60·|C| weights", ()),
     "cnnnet2": (
         _cnn_net,
-        "CNN-NET 2 (Figure 24): convolutions 9×9×512, 5×5×512, 3×3×96, dense layers 256–128; 13,221,888 + 128·|C| "
-        "weights",
+        "CNN-NET 2 (Figure 24): convolutions 9×9×512, 5×5×512, 3×3×96, dense 256–128; 13,221,888 + 128·|C| weights",
         (),
     ),
     "cnnnet3": (
         _cnn_net,
-        "CNN-NET 3 (Figure 25): convolutions 9×9×512 with stride 2 and 1×1×512, dense layers 256–256; 10,354,688 + "
-        "256·|C| weights",
+        "CNN-NET 3 (Figure 25): convolutions 9×9×512, stride 2, 1×1×512, dense 256–256; 10,354,688 + 256·|C| weights",
         (),
     ),
     "capsnet1": (
@@ -314,8 +312,7 @@ HEADS: dict[str, tuple[Callable[..., ImageClassifier], str, tuple[str, ...]]] = 
     ),
     "capsnet2": (
         _capsnet,
-        "CAPSNET 2 (Figure 27): CAPSNET 1 with a 3×3 capsule convolution, 64 types on 4×4, in between; 7,667,712 + "
-        "49,152·|C| weights",
+        "CAPSNET 2 (Figure 27): CAPSNET 1 with a 3×3 capsule convolution in between; 7,667,712 + 49,152·|C| weights",
         (),
     ),
     "emnet1": (
@@ -326,13 +323,10 @@ HEADS: dict[str, tuple[Callable[..., ImageClassifier], str, tuple[str, ...]]] = 
     ),
     "emnet2": (
         _em_net,
-        "EM-NET 2 (Figure 29): EM-NET 1 with a 3×3 capsule convolution, 32 types on 4×4, in between; 496,640 + "
-        "512·|C| weights",
+        "EM-NET 2 (Figure 29): EM-NET 1 with a 3×3 capsule convolution in between; 496,640 + 512·|C| weights",
         (),
     ),
 }
-
-
 for _head, (_build, _summary, _lacks) in HEADS.items():
     for _init in (1, 2):
         _name = f"forslov2018_{_head}_init{_init}"

@@ -140,7 +140,7 @@ def hinton2018_cnn(
 
 
 @register_model
-def stem_matrix_capsnet(
+def batchnorm_matrix_capsnet(
     *,
     image_size: tuple[int, int] = (48, 48),
     channels: int = 1,

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import check_argument
-from capsella.layers import LargeConv2d, PrimaryCapsules
+from capsella.layers import FastConv2d, PrimaryCapsules
 from capsella.models.base import ImageClassifier
 
 
@@ -134,7 +134,7 @@ def _is_fixed(layer: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
 
 def _is_plain(layer: nn.Module | None) -> TypeGuard[nn.Conv2d]:
     """Return True for a convolution that does nothing else, as other subclasses may."""
-    return type(layer) in (nn.Conv2d, LargeConv2d)
+    return type(layer) in (nn.Conv2d, FastConv2d)
 
 
 def _can_pack(layer: nn.Module | None) -> TypeGuard[nn.Conv2d]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from capsella.errors import check_minimum
-from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, he_init_
+from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, FastConv2d, he_init_
 from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import grid_after, register_model, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
@@ -135,7 +135,7 @@ def _backbone(channels: int, strides: tuple[int, ...], norm: Norm) -> nn.Sequent
     # Running statistics cover 10 batches, where Keras's cover 100: networks change faster on small data sets.
     layers: list[nn.Module] = []
     for (width, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True):
-        layers += [nn.Conv2d(channels, width, kernel, stride), nn.ReLU(), norm_layer(norm, width, eps=1e-3)]
+        layers += [FastConv2d(channels, width, kernel, stride), nn.ReLU(), norm_layer(norm, width, eps=1e-3)]
         channels = width
     backbone = nn.Sequential(*layers)
     he_init_(backbone)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import prod
-from typing import TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from capsella.layers import (
     he_init_,
 )
 from capsella.layers.norms import ParentNorm
-from capsella.models.base import ImageClassifier, count_parameters, grid_after, register_model, register_variant
+from capsella.models.base import ImageClassifier, count_parameters, grid_after, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.models.hinton2018 import SMALLNORB
 from capsella.routing import DynamicRouting, Routing
@@ -33,14 +33,13 @@ PARAMETERS = 128_000  # of every network; the width of the last convolution make
 POSE, TYPES, KERNEL = 16, (8, 16), (3, 2)  # types of primary capsules and of the layer between, its kernel and stride
 STRIDES = (2, 1, 2)  # of the three 3×3 convolutions, of 32, 64 and `width` channels
 CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES = 4, 6, 4
-FIRST_LENGTH = (
-    4.0  # first length of a parent's sum of votes, in mean children: directions differ, so that it is about 1
-)
-Model = TypeVar("Model", bound=ImageClassifier)
+# First length of a parent's sum of votes, in mean children: directions differ, so that it is about 1.
+FIRST_LENGTH = 4.0
+Head = Literal["capsnet", "cluster", "pooling", "cnn"]
 
 
-@register_model
-def league_capsnet(
+def _network(
+    head: Head,
     *,
     image_size: tuple[int, int] = (32, 32),
     channels: int = 1,
@@ -52,15 +51,11 @@ def league_capsnet(
     standardise: bool = True,
     brightness: float = 0.0,
     contrast: float = 0.0,
-) -> CapsuleClassifier:
-    """Three convolutions, 8 types of primary capsules, 16 types by a 3×3 capsule convolution, tied class capsules.
-
-    Poses are 4×4 matrices. The layers around a routing are those of its paper, by the kind of its activations. Lengths:
-    squashed primary capsules. Log-odds: normalised by batch in every layer; they are the logits. Shares: normalised
-    poses, and class capsules without votes. None: a linear unit shared by all classes reads their poses.
+) -> ImageClassifier:
+    """Build a network of the benchmark: three convolutions and a head.
 
     Args:
-        image_size: (height, width), at least 9×9 (after the crop).
+        image_size: (height, width), at least 9×9 (after the crop); 1×1 with cluster routing or average pooling.
         channels: channels of the images.
         classes: names of the classes.
         routing: routing of both routed layers.
@@ -72,139 +67,91 @@ def league_capsnet(
         ArgumentError: an image too small, or fewer parameters than the narrowest network has.
     """
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
-    grid = grid_after(prepare.size, [*((1, stride) for stride in STRIDES), KERNEL])
-    kind = routing.activation_kind
-    norm: ParentNorm | None = "batch" if kind == "log-odds" else None
+    after = {"pooling": [], "cluster": [(1, 2)]}.get(head, [KERNEL])
+    grid = grid_after(prepare.size, [*((1, stride) for stride in STRIDES), *after])
+    shape: dict[str, Any] = {"image_size": image_size, "channels": channels, "classes": classes}
 
-    def build(width: int) -> CapsuleClassifier:
-        backbone, primary = nn.Sequential(prepare, *_convolutions(channels, width)), _primary(width, kind)
-        layers: list[nn.Module] = [
-            CapsuleConv2d(TYPES[0], POSE, TYPES[1], POSE, *KERNEL, pose="matrix", routing=routing, norm=norm)
-        ]
-        if kind == "shares":
-            layers.append(NormalisePoses(TYPES[1], POSE))  # nothing else bounds them
-            layers.append(MeanCapsules(grid, TYPES[1], POSE, len(classes), routing=routing))
+    def build(width: int) -> ImageClassifier:
+        backbone = nn.Sequential(prepare, *_convolutions(channels, width))
+        if head == "capsnet":
+            return _capsnet(backbone, width, grid, routing, shape)
+        if head == "cluster":
+            return _cluster(backbone, width, grid, shape)
+        layers: list[nn.Module]
+        if head == "pooling":
+            layers = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, len(classes))]
         else:
-            shape = (grid, TYPES[1], POSE, len(classes), POSE)
-            layers.append(DenseCapsules(*shape, tied=True, pose="matrix", routing=routing, norm=norm))
-        poses = None if routing.has_activations else PoseScores(POSE, bias=False)
-        model = CapsuleClassifier(
-            backbone=backbone,
-            primary=primary,
-            capsule_layers=nn.Sequential(*layers),
-            decoder=None,
-            logits=kind == "log-odds",
-            scores=LogActivations() if kind == "shares" else poses,
-            image_size=image_size,
-            channels=channels,
-            classes=classes,
-        )
-        he_init_(model.backbone)
-        if kind == "lengths":
-            _scale_votes(model)
-        return model
+            layers = [nn.Conv2d(width, width, *KERNEL, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+            layers += [nn.Flatten(), nn.Linear(width * grid[0] * grid[1], len(classes))]
+        return ConvolutionalClassifier(nn.Sequential(*backbone, *layers), **shape)
 
     return _with_parameters(build, parameters, width)
 
 
-@register_model
-def league_cluster(
-    *,
-    image_size: tuple[int, int] = (32, 32),
-    channels: int = 1,
-    classes: tuple[str, ...] = SMALLNORB,
-    parameters: int = PARAMETERS,
-    width: int | None = None,
-    crop: int | None = None,
-    standardise: bool = True,
-    brightness: float = 0.0,
-    contrast: float = 0.0,
+HEADS: dict[Head, str] = {
+    "capsnet": "Three convolutions, primary capsules, a 3×3 capsule convolution, tied class capsules.",
+    "cluster": "The convolutions of `benchmark_capsnet` with cluster routing, whose votes are convolutions.",
+    "pooling": "The convolutions of `benchmark_capsnet`, average pooling, and a linear layer.",
+    "cnn": "The convolutions of `benchmark_capsnet`, one more in place of capsules, and a linear layer on all maps.",
+}
+for _head, _summary in HEADS.items():
+    _lacks = () if _head == "capsnet" else ("routing",)
+    register_variant(f"benchmark_{_head}", _summary, _network, _head, without=_lacks)
+
+
+def _capsnet(
+    backbone: nn.Module, width: int, grid: tuple[int, int], routing: Routing, shape: dict[str, Any]
 ) -> CapsuleClassifier:
-    """Convolutions of `league_capsnet` with cluster routing, whose votes are convolutions.
+    """Add 8 types of primary capsules, 16 types by the capsule convolution, and the class capsules, all of 4×4.
 
-    Its geometry differs: with as many parameters, 4 types of 6 elements have 4 votes for each parent. Class capsules
-    are read as in its own paper.
-
-    Args as for `league_capsnet`, and
-
-    Args:
-        image_size: (height, width), at least 1×1.
-
-    Raises:
-        ArgumentError: as for `league_capsnet`.
+    The layers around a routing are those of its paper, by the kind of its activations. Lengths: squashed primary
+    capsules. Log-odds: normalised by batch in every layer; they are the logits. Shares: normalised poses, and class
+    capsules without votes. None: a linear unit shared by all classes reads their poses.
     """
-    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
-    grid = grid_after(prepare.size, [(1, stride) for stride in (*STRIDES, 2)])
-    types, pose, votes = CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES
-
-    def build(width: int) -> CapsuleClassifier:
-        model = CapsuleClassifier(
-            backbone=nn.Sequential(prepare, *_convolutions(channels, width)),
-            primary=LayerNormPrimaryCapsules(width, types, pose),
-            capsule_layers=nn.Sequential(
-                ClusterCapsules(types, pose, types, pose, votes, grid, stride=2),
-                ClusterCapsules(types, pose, len(classes), pose, votes, grid, whole=True),
-            ),
-            decoder=None,
-            scores=PoseScores(pose * grid[0] * grid[1], bias=False),
-            image_size=image_size,
-            channels=channels,
-            classes=classes,
-        )
-        he_init_(model.backbone)
-        return model
-
-    return _with_parameters(build, parameters, width)
-
-
-def _league_cnn(
-    convolve: bool,
-    *,
-    image_size: tuple[int, int] = (32, 32),
-    channels: int = 1,
-    classes: tuple[str, ...] = SMALLNORB,
-    parameters: int = PARAMETERS,
-    width: int | None = None,
-    crop: int | None = None,
-    standardise: bool = True,
-    brightness: float = 0.0,
-    contrast: float = 0.0,
-) -> ConvolutionalClassifier:
-    """Build a CNN of the benchmark.
-
-    Args as for `league_capsnet`, and
-
-    Args:
-        image_size: (height, width), at least 9×9 with a fourth convolution, or else 1×1.
-
-    Raises:
-        ArgumentError: as for `league_capsnet`.
-    """
-    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
-    rows, columns = grid_after(prepare.size, [*((1, stride) for stride in STRIDES), KERNEL] if convolve else [])
-
-    def build(width: int) -> ConvolutionalClassifier:
-        layers = [prepare, *_convolutions(channels, width)]
-        if convolve:
-            layers += [nn.Conv2d(width, width, *KERNEL, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-            layers += [nn.Flatten(), nn.Linear(width * rows * columns, len(classes))]
-        else:
-            layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, len(classes))]
-        network = nn.Sequential(*layers)
-        return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
-
-    return _with_parameters(build, parameters, width)
+    kind, primary = routing.activation_kind, _primary(width, routing.activation_kind)
+    norm: ParentNorm | None = "batch" if kind == "log-odds" else None
+    layers: list[nn.Module] = [
+        CapsuleConv2d(TYPES[0], POSE, TYPES[1], POSE, *KERNEL, pose="matrix", routing=routing, norm=norm)
+    ]
+    classes = len(shape["classes"])
+    if kind == "shares":
+        layers.append(NormalisePoses(TYPES[1], POSE))  # nothing else bounds them
+        layers.append(MeanCapsules(grid, TYPES[1], POSE, classes, routing=routing))
+    else:
+        options: dict[str, Any] = {"tied": True, "pose": "matrix", "routing": routing, "norm": norm}
+        layers.append(DenseCapsules(grid, TYPES[1], POSE, classes, POSE, **options))
+    poses = None if routing.has_activations else PoseScores(POSE, bias=False)
+    model = CapsuleClassifier(
+        backbone=backbone,
+        primary=primary,
+        capsule_layers=nn.Sequential(*layers),
+        decoder=None,
+        logits=kind == "log-odds",
+        scores=LogActivations() if kind == "shares" else poses,
+        **shape,
+    )
+    he_init_(model.backbone)
+    if kind == "lengths":
+        _scale_votes(model)
+    return model
 
 
-register_variant(
-    "league_pooling", "The convolutions of `league_capsnet`, average pooling, and a linear layer.", _league_cnn, False
-)
-register_variant(
-    "league_cnn",
-    "The convolutions of `league_capsnet`, one more in place of its capsules, and a linear layer on all maps.",
-    _league_cnn,
-    True,
-)
+def _cluster(backbone: nn.Module, width: int, grid: tuple[int, int], shape: dict[str, Any]) -> CapsuleClassifier:
+    """Add cluster routing: with as many parameters, 4 types of 6 elements have 4 votes for each parent."""
+    types, pose, votes, classes = CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES, len(shape["classes"])
+    model = CapsuleClassifier(
+        backbone=backbone,
+        primary=LayerNormPrimaryCapsules(width, types, pose),
+        capsule_layers=nn.Sequential(
+            ClusterCapsules(types, pose, types, pose, votes, grid, stride=2),
+            ClusterCapsules(types, pose, classes, pose, votes, grid, whole=True),
+        ),
+        decoder=None,
+        scores=PoseScores(pose * grid[0] * grid[1], bias=False),
+        **shape,
+    )
+    he_init_(model.backbone)
+    return model
 
 
 def _convolutions(channels: int, width: int) -> list[nn.Module]:
@@ -236,7 +183,7 @@ def _scale_votes(model: CapsuleClassifier) -> None:
             layer.weight.detach().mul_(FIRST_LENGTH * layer.weight.shape[3] / children)
 
 
-def _with_parameters(build: Callable[[int], Model], parameters: int, width: int | None) -> Model:
+def _with_parameters(build: Callable[[int], ImageClassifier], parameters: int, width: int | None) -> ImageClassifier:
     """Build the network of this width, or of the width that is nearest to `parameters`, which is saved.
 
     Raises:

@@ -6,9 +6,9 @@ from typing import Literal
 from torch import nn
 
 from capsella.errors import check_minimum
-from capsella.layers import DenseCapsules, DenseDecoder, LargeConv2d, PrimaryCapsules, trunc_normal_init_
+from capsella.layers import DenseCapsules, DenseDecoder, FastConv2d, PrimaryCapsules, trunc_normal_init_
 from capsella.layers.convolution import WEIGHT_SD
-from capsella.models.base import grid_after, register_model
+from capsella.models.base import grid_after, register_model, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.routing import DynamicRouting, Routing
 
@@ -24,7 +24,7 @@ def sabour2017_capsnet(
     routing: Routing = DynamicRouting(iterations=3),
     primary_relu: bool = False,
     primary_types: int = 32,
-    evenly_routed: bool = False,
+    uniform_primary_couplings: bool = False,
     class_weight_sd: float = WEIGHT_SD,
     reconstruction: bool = True,
     decoder_width: int = 1024,
@@ -38,7 +38,8 @@ def sabour2017_capsnet(
         routing: routing of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
-        evenly_routed: primary capsules and the convolutions' first weights as in the authors' code (`PrimaryCapsules`).
+        uniform_primary_couplings: primary capsules and the convolutions' first weights as in the authors' code (see
+            `PrimaryCapsules`).
         class_weight_sd: standard deviation of the class capsules' first weights; 0.1 in the authors' code.
         reconstruction: add the decoder.
         decoder_width: units before the decoder's pixels, at least 2, and half as many before those; 1024 in the paper.
@@ -48,12 +49,12 @@ def sabour2017_capsnet(
     grid = grid_after(image_size, [(9, 1), (9, 2)])
     class_caps = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
-    conv = LargeConv2d(channels, 256, 9)
-    if evenly_routed:
+    conv = FastConv2d(channels, 256, 9)
+    if uniform_primary_couplings:
         trunc_normal_init_(conv, 0.05)
     return CapsuleClassifier(
         backbone=nn.Sequential(conv, nn.ReLU()),
-        primary=PrimaryCapsules(256, primary_types, 8, 9, 2, activation, evenly_routed=evenly_routed),
+        primary=PrimaryCapsules(256, primary_types, 8, 9, 2, activation, uniform_couplings=uniform_primary_couplings),
         capsule_layers=nn.Sequential(class_caps),
         decoder=DenseDecoder(len(classes), 16, (channels, *image_size), widths) if reconstruction else None,
         image_size=image_size,
@@ -62,93 +63,72 @@ def sabour2017_capsnet(
     )
 
 
-@register_model
-def sabour2017_cnn(
+def _cnn(
+    convolutions: tuple[tuple[int, int, bool], ...],
+    widths: tuple[int, ...],
+    activation: Literal["softmax", "sigmoid"] = "softmax",
     *,
     image_size: tuple[int, int] = (28, 28),
     channels: int = 1,
     classes: tuple[str, ...] = DIGITS,
-    dropout: float = 0.5,
+    dropout: float | None = 0.5,
 ) -> ConvolutionalClassifier:
-    """CNN baseline of §5: three 5×5 convolutions of 256, 256 and 128 channels, FC 328–192; 35.4 M parameters.
-
-    The paper does not give the padding; only "same" gives its 35.4 M parameters at 28×28×1 (valid gives 13.2 M). It
-    names dropout without a rate: 0.5 here, before the last layer.
+    """Build a CNN baseline of the paper.
 
     Args:
-        image_size: (height, width), at least 1×1.
+        image_size: (height, width), at least 1×1, or 4×4 with max-pools.
         channels: channels of the images.
         classes: names of the classes.
-        dropout: probability of zeroing an element before the last layer.
+        dropout: probability of zeroing an element before the last layer; the paper names dropout without a rate.
     """
-    height, width = grid_after(image_size, [])  # padding keeps the size
-    network = nn.Sequential(
-        *conv_relu(channels, 256, 5),
-        *conv_relu(256, 256, 5),
-        *conv_relu(256, 128, 5),
-        *dense_layers(128 * height * width, 328, 192, classes=len(classes), dropout=dropout),
-    )
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
-
-
-@register_model
-def sabour2017_multimnist_cnn(
-    *, image_size: tuple[int, int] = (36, 36), channels: int = 1, classes: tuple[str, ...] = DIGITS
-) -> ConvolutionalClassifier:
-    """CNN baseline of §6, for images of several classes: 9×9×512, 5×5×256, FC 1024; 24.6 M parameters.
-
-    A 2×2 max-pool follows each convolution. Activations are the logistic of each logit, so that several classes can be
-    present. The paper does not give the padding: only "same" gives its 24.56 M parameters at 36×36×1.
-
-    Args:
-        image_size: (height, width), at least 4×4; the paper's is 36×36.
-        channels: channels of the images.
-        classes: names of the classes.
-    """
-    rows, columns = grid_after(image_size, [(2, 2), (2, 2)])
-    network = nn.Sequential(
-        *conv_relu(channels, 512, 9, pool=True),
-        *conv_relu(512, 256, 5, pool=True),
-        *dense_layers(256 * rows * columns, 1024, classes=len(classes)),
-    )
+    layers: list[nn.Module] = []
+    before = channels
+    for after, kernel, pool in convolutions:
+        layers += conv_relu(before, after, kernel, pool)
+        before = after
+    rows, columns = grid_after(image_size, [(2, 2) for _, _, pool in convolutions if pool])
+    layers += dense_layers(before * rows * columns, *widths, classes=len(classes), dropout=dropout)
     return ConvolutionalClassifier(
-        network, image_size=image_size, channels=channels, classes=classes, activation="sigmoid"
+        nn.Sequential(*layers), image_size=image_size, channels=channels, classes=classes, activation=activation
     )
 
 
-@register_model
-def sabour2017_affnist_cnn(
-    *,
-    image_size: tuple[int, int] = (40, 40),
-    channels: int = 1,
-    classes: tuple[str, ...] = DIGITS,
-    dropout: float = 0.5,
-) -> ConvolutionalClassifier:
-    """CNN for the comparison on affNIST in §5.2: 13.48 M parameters, as many as CapsNet at 40×40×1.
-
-    The paper says only "a traditional convolutional model with a similar number of parameters", with max-pooling and
-    dropout. This is its MNIST baseline with a 2×2 max-pool after the first and second convolution, without which the
-    dense layer alone would have 67 M parameters, and with dense layers of 848 and 192.
-
-    Args:
-        image_size: (height, width), at least 4×4; the paper's is 40×40.
-        channels: channels of the images.
-        classes: names of the classes.
-        dropout: probability of zeroing an element before the last layer.
-    """
-    rows, columns = grid_after(image_size, [(2, 2), (2, 2)])
-    network = nn.Sequential(
-        *conv_relu(channels, 256, 5, pool=True),
-        *conv_relu(256, 256, 5, pool=True),
-        *conv_relu(256, 128, 5),
-        *dense_layers(128 * rows * columns, 848, 192, classes=len(classes), dropout=dropout),
-    )
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+register_variant(
+    "sabour2017_cnn",
+    "CNN baseline of §5: 5×5 convolutions of 256, 256 and 128 channels, FC 328–192; 35.4 M parameters at 28×28×1. "
+    'The paper does not give the padding; only "same" gives this number (valid gives 13.2 M).',
+    _cnn,
+    ((256, 5, False), (256, 5, False), (128, 5, False)),
+    (328, 192),
+)
+register_variant(
+    "sabour2017_multimnist_cnn",
+    "CNN baseline of §6, for images of several classes: 9×9×512, 5×5×256, FC 1024, a 2×2 max-pool after each "
+    'convolution, without dropout; 24.56 M parameters at 36×36×1, with "same" padding. Activations are the logistic of '
+    "each logit, so that several classes can be present.",
+    _cnn,
+    ((512, 9, True), (256, 5, True)),
+    (1024,),
+    "sigmoid",
+    defaults={"image_size": (36, 36), "dropout": None},
+    without=("dropout",),
+)
+register_variant(
+    "sabour2017_affnist_cnn",
+    "CNN for the comparison on affNIST in §5.2: 13.48 M parameters, as many as CapsNet at 40×40×1. The paper says only "
+    '"a traditional convolutional model with a similar number of parameters", with max-pooling and dropout. This is '
+    "its MNIST baseline with a 2×2 max-pool after the first and second convolution, without which the dense layer "
+    "alone would have 67 M parameters, and with dense layers of 848 and 192.",
+    _cnn,
+    ((256, 5, True), (256, 5, True), (128, 5, False)),
+    (848, 192),
+    defaults={"image_size": (40, 40)},
+)
 
 
 def conv_relu(before: int, after: int, kernel: int, pool: bool = False) -> list[nn.Module]:
     """Return a convolution with "same" padding, a ReLU, and a 2×2 max-pool if `pool`."""
-    layers: list[nn.Module] = [LargeConv2d(before, after, kernel, padding=kernel // 2), nn.ReLU()]
+    layers: list[nn.Module] = [FastConv2d(before, after, kernel, padding=kernel // 2), nn.ReLU()]
     return [*layers, nn.MaxPool2d(2)] if pool else layers
 
 

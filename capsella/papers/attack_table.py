@@ -5,20 +5,19 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.console import Console
 
 from capsella.data import load_data, single_images
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.evaluation import AttackOptions, attack_networks
+from capsella.evaluation import AttackOptions, attack_networks, over_seeds
 from capsella.experiments import Results, Row
 from capsella.files import read_json, write_json
 from capsella.papers.table_types import (
     Published,
     diverged_phrase,
     hardware_of,
-    mean_cell,
     seeds_of,
     seeds_phrase,
     table_values,
@@ -40,8 +39,8 @@ class AttackTable(Published):
 
     networks: Mapping[str, Row]
     options: AttackOptions
-    columns: ClassVar[tuple[str, ...]] = ("attack", "ε")
-    requires_common_seeds: ClassVar[bool] = True
+    columns: tuple[str, ...] = ("attack", "ε")
+    requires_common_seeds: bool = True
 
     def __post_init__(self) -> None:
         if len({row.recipe.data for row in self.networks.values()}) != 1:
@@ -75,7 +74,13 @@ class AttackTable(Published):
     def _attacks(self, results: Results, folder: Path, seed: int, console: Console) -> dict[str, Any]:
         """Return the networks of one seed under every attack; read them if they are in the folder."""
         path, options = folder / f"attacks-seed{seed}.json", replace(self.options, seed=seed)
-        wanted, tested = json.loads(json.dumps(asdict(options))), self._digests(results, seed)
+        # The digest of a network's test result is another one if it was trained anew.
+        tests = {
+            name: json.dumps(next(run for run in results[row.slug] if run["seed"] == seed)["test"])
+            for name, row in self.networks.items()
+        }
+        tested = {name: hashlib.sha256(test.encode()).hexdigest() for name, test in tests.items()}
+        wanted = json.loads(json.dumps({"options": asdict(options), "tested": tested}))
         if not path.exists():
             console.print(f"attacks on {', '.join(self.networks)}, seed {seed}")
             splits = load_data(self.rows[0].recipe.data)
@@ -83,21 +88,11 @@ class AttackTable(Published):
             models = {name: load_run(row.folder(folder, seed)).model for name, row in self.networks.items()}
             under_attack = attack_networks(models, images, options, progress=console.is_terminal)
             networks = {name: result.to_dict() for name, result in under_attack.items()}
-            about = {"data": splits.name, "images": len(images), "options": wanted, "tested": tested}
-            write_json(path, about | {"networks": networks})
+            write_json(path, {"data": splits.name, "images": len(images), **wanted, "networks": networks})
         values: dict[str, Any] = read_json(path)
-        if values["options"] != wanted or list(values["networks"]) != list(self.networks):
-            raise CapsellaError(f"{path} holds other attacks; choose another folder, or move that file away")
-        if values["tested"] != tested:
-            raise CapsellaError(f"{path} is of networks that were trained anew since; move that file away")
+        if {key: values[key] for key in wanted} != wanted:
+            raise CapsellaError(f"{path} holds other attacks, or attacks on other networks; move that file away")
         return values
-
-    def _digests(self, results: Results, seed: int) -> dict[str, str]:
-        """Return by network a digest of its test result, which another training would not repeat."""
-        runs = {
-            name: next(run for run in results[row.slug] if run["seed"] == seed) for name, row in self.networks.items()
-        }
-        return {name: hashlib.sha256(json.dumps(run["test"]).encode()).hexdigest() for name, run in runs.items()}
 
     def _measured(self, results: Results, attacks: list[dict[str, Any]]) -> str:
         missed = [
@@ -110,33 +105,28 @@ class AttackTable(Published):
         stop = results[self.rows[0].slug][0]["training"]["stopped"]
         return (
             f"Stopped at {stop['at_error']:g} % {stop['on']} error or less{''.join(missed)}. Attacked: "
-            f"{attacks[0]['images']} test images of {attacks[0]['data']}, at most ε away a pixel. Masked gradients: "
+            f"{attacks[0]['images']} test images of {attacks[0]['data']}, at most ε away per pixel. Masked gradients: "
             f"{', '.join(masked) or 'none'}. {seeds_phrase(results).capitalize()}; {hardware_of(results)}."
         )
 
     def _row(self, attacks: list[dict[str, Any]], attack: str, epsilon: str, key: str) -> dict[str, Any]:
         by_seed = {name: [of_seed["networks"][name][key] for of_seed in attacks] for name in self.networks}
-        cells = [attack, epsilon, *(mean_cell(values) for values in by_seed.values())]
+        cells = [attack, epsilon, *(over_seeds(values) for values in by_seed.values())]
         return {"cells": cells, "accuracy_percent": by_seed}
 
     def _attack_rows(self, attacks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield a row per attack and ε; a network without this attack has no number."""
-        curves = [
-            {
-                name: {(curve["attack"], curve["source"]): curve["accuracy_percent"] for curve in network["attacks"]}
-                for name, network in of_seed["networks"].items()
-            }
-            for of_seed in attacks
-        ]
-        kinds = dict.fromkeys(kind for of_network in curves[0].values() for kind in of_network)
+        by_seed: dict[tuple[str | None, str], dict[str, list[list[float]]]] = {}
+        for of_seed in attacks:
+            for name, network in of_seed["networks"].items():
+                for curve in network["attacks"]:
+                    kind = by_seed.setdefault((curve["source"], curve["attack"]), {})
+                    kind.setdefault(name, []).append(curve["accuracy_percent"])
         sources = [None, *self.networks]
-        for attack, source in sorted(kinds, key=lambda kind: (sources.index(kind[1]), _ORDER.index(kind[0]))):
+        for source, attack in sorted(by_seed, key=lambda kind: (sources.index(kind[0]), _ORDER.index(kind[1]))):
+            curves = by_seed[source, attack]
+            label = attack if source is None else f"{attack} from {source}"
             for at, epsilon in enumerate(self.options.epsilons):
-                by_seed = {
-                    name: [of_seed[name][attack, source][at] for of_seed in curves]
-                    for name in self.networks
-                    if (attack, source) in curves[0][name]
-                }
-                cells = [mean_cell(by_seed[name]) if name in by_seed else "–" for name in self.networks]
-                label = attack if source is None else f"{attack} from {source}"
-                yield {"cells": [label, f"{epsilon:g}", *cells], "accuracy_percent": by_seed}
+                shares = {name: [curve[at] for curve in curves[name]] for name in self.networks if name in curves}
+                cells = [over_seeds(shares[name]) if name in shares else "–" for name in self.networks]
+                yield {"cells": [label, f"{epsilon:g}", *cells], "accuracy_percent": shares}

@@ -44,15 +44,15 @@ class Budget:
         elif self.epoch_images is not None:
             text = (
                 f"{self.epochs * self.epoch_images:,} images seen in batches of {self.batch_size}, validated "
-                f"{self.epochs} times on up to {self.validation_per_class} images a class"
+                f"{self.epochs} times on up to {self.validation_per_class} images per class"
             )
         else:
             text = (
                 f"{self.per_class} training, {self.validation_per_class} validation and {self.test_per_class} test "
-                f"images a class, {self.epochs} epochs, batches of {self.batch_size}"
+                f"images per class, {self.epochs} epochs, batches of {self.batch_size}"
             )
         if self.cosine:
-            text += ", the rate falls to nothing along a cosine after a short warm-up, the last epoch is kept"
+            text += ", a cosine schedule of the learning rate after a short warm-up, the last epoch is kept"
         text += "" if self.ema is None else f", averaged weights ({self.ema:g})"
         return text + (", bfloat16 where the machine is faster with it" if self.precision == "auto" else "")
 
@@ -77,6 +77,11 @@ class Budget:
             precision=self.precision or recipe.precision,
             keep="last" if self.cosine else recipe.keep,
         )
+
+
+def step_decay(l2: float, *drops: float) -> OptimizerOptions:
+    """Return gradient descent at 0.1, divided by ten after each of these fractions of the training."""
+    return OptimizerOptions(method="sgd", learning_rate=0.1, l2=l2, schedule="steps", decay=0.1, drops=drops)
 
 
 def images(per_class: int, validation: int, test: int, epochs: int, batch_size: int) -> Budget:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,13 +33,14 @@ MARKED_POINTS = 12  # a longer line has no markers
 class RunFigure(Published):
     """A figure of what a trained network does with its test images.
 
-    name: of the picture. row: the run, shared with a table of the `family`. draw: from a model and its test images.
+    name: of the picture. row: the run, shared with a table of the `family`. draw: from a model and its test images;
+    "note" in what it shows is added to the figure's.
     """
 
     name: str
     row: Row
     draw: Callable[[ImageClassifier, LabelledImages], Drawn]
-    requires_common_seeds: ClassVar[bool] = True
+    requires_common_seeds: bool = True
 
     def on(self, source: str) -> "RunFigure":
         """Return the same figure of a network trained on another source, or on pairs of its images."""
@@ -64,10 +65,11 @@ class RunFigure(Published):
             write_png(figure, picture)
             drawn.append({"picture": picture.name, "shown": shown, "run": run})
         errors = ", ".join(f"{run['test']['error_percent']:.2f}" for run in runs)
+        pictures = "A picture per seed." if len(runs) > 1 else ""
         seen = ", ".join(f"{run['training']['best']['images_seen']:,}" for run in runs)
         values = {
             "title": self.title,
-            "note": "A picture a seed." if len(runs) > 1 else "",
+            "note": " ".join(text for text in (self.note, drawn[0]["shown"].pop("note", ""), pictures) if text),
             "measured": f"{errors} % error on {runs[0]['test']['images']:,} test images of {runs[0]['data']}; {seen} "
             "seen in training.",
             "command": command,

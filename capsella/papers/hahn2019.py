@@ -4,14 +4,17 @@ The loss of all is −ln of the true class's activation, which is a cross-entrop
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from capsella.data import NamedData
 from capsella.losses import LossOptions
-from capsella.papers.budget import BudgetName
+from capsella.papers.budget import BudgetName, step_decay
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
 from capsella.routing import DynamicRouting, EMRouting, SelfRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
-from capsella.training.registry import register_recipe
+from capsella.training.registry import register_recipe, register_recipe_for
+
+VIEWS = ("hahn2019_azimuth", "hahn2019_elevation")
 
 
 @register_recipe
@@ -26,9 +29,7 @@ def hahn2019_cifar10() -> Recipe:
         data=NamedData("cifar10"),
         augment=AugmentOptions(shift=4, mirror=True),
         loss=LossOptions(name="cross_entropy"),
-        optimizer=OptimizerOptions(
-            method="sgd", learning_rate=0.1, l2=1e-4, schedule="steps", decay=0.1, drops=(150 / 350, 250 / 350)
-        ),
+        optimizer=step_decay(1e-4, 150 / 350, 250 / 350),
         epochs=350,
         batch_size=64,
     )
@@ -52,55 +53,38 @@ def hahn2019_cifar10_cnn() -> Recipe:
     return replace(hahn2019_cifar10(), model=ModelOptions("hahn2019_resnet20_cnn"))
 
 
-@register_recipe
-def hahn2019_azimuth() -> Recipe:
-    """Self-routing on a third of smallNORB's azimuths, tested on the others; batches of 64, 200 epochs.
+@register_recipe_for(VIEWS)
+def viewpoints_recipe(name: str) -> Recipe:
+    """Self-routing on a third of smallNORB's azimuths or elevations, tested on the others; batches of 64, 200 epochs.
 
     The authors train on the images of both cameras, one by one, and change brightness and contrast by factors; here it
     is the left camera, and brightness is added. They keep the epoch that is best on the novel viewpoints, here it is
     the best on images held out of the training.
     """
-    options = {"crop": 32, "brightness": 32 / 255, "contrast": 0.3}
-    return Recipe(
-        model=ModelOptions("hahn2019_convnet", options),
-        data=NamedData("smallnorb", size=48, viewpoints="azimuth", test_viewpoints="novel"),
-        loss=LossOptions(name="cross_entropy"),
-        optimizer=OptimizerOptions(
-            method="sgd", learning_rate=0.1, l2=1e-4, schedule="steps", decay=0.1, drops=(0.5, 0.75)
-        ),
-        epochs=200,
-        batch_size=64,
-    )
+    by: Literal["azimuth", "elevation"] = "azimuth" if name.endswith("azimuth") else "elevation"
+    data = NamedData("smallnorb", size=48, viewpoints=by, test_viewpoints="novel")
+    return replace(hahn2019_smallnorb(), data=data)
 
 
-@register_recipe
-def hahn2019_azimuth_cnn() -> Recipe:
+@register_recipe_for(VIEWS, "-cnn")
+def viewpoints_cnn_recipe(name: str) -> Recipe:
     """The same convolutions with average pooling."""
-    return _pooled(hahn2019_azimuth())
-
-
-@register_recipe
-def hahn2019_elevation() -> Recipe:
-    """Self-routing on a third of smallNORB's elevations, tested on the others."""
-    azimuth = hahn2019_azimuth()
-    return replace(azimuth, data=azimuth.data.replace(viewpoints="elevation"))
-
-
-@register_recipe
-def hahn2019_elevation_cnn() -> Recipe:
-    """The same convolutions with average pooling."""
-    return _pooled(hahn2019_elevation())
+    recipe = viewpoints_recipe(name)
+    return replace(recipe, model=ModelOptions("hahn2019_convnet_cnn", recipe.model.options))
 
 
 @register_recipe
 def hahn2019_smallnorb() -> Recipe:
     """Self-routing on all viewpoints of smallNORB, trained as on a third; the poster has no such number."""
-    azimuth = hahn2019_azimuth()
-    return replace(azimuth, data=NamedData("smallnorb", size=48, group="instance", validation=0.2))
-
-
-def _pooled(recipe: Recipe) -> Recipe:
-    return replace(recipe, model=ModelOptions("hahn2019_convnet_cnn", recipe.model.options))
+    options = {"crop": 32, "brightness": 32 / 255, "contrast": 0.3}
+    return Recipe(
+        model=ModelOptions("hahn2019_convnet", options),
+        data=NamedData("smallnorb", size=48, group="instance", validation=0.2),
+        loss=LossOptions(name="cross_entropy"),
+        optimizer=step_decay(1e-4, 0.5, 0.75),
+        epochs=200,
+        batch_size=64,
+    )
 
 
 BASELINES = (
@@ -111,23 +95,21 @@ BASELINES = (
 # Gradient descent leaves uniform couplings only after hundreds of steps.
 BUDGETS = replace(PHOTOGRAPHS, small_optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=10))
 # Test errors in per cent, by the poster beside the authors' code.
-CIFAR10 = (
-    RowSpec("self", "hahn2019-cifar10", ("self",), 7.86),
-    RowSpec("dynamic", "hahn2019-cifar10-dynamic", ("dynamic",), 7.86),
-    RowSpec("em", "hahn2019-cifar10-em", ("em",), 12.52),
-    RowSpec("average-pooling", "hahn2019-cifar10-cnn", ("average pooling",), 7.94),
+CIFAR10 = tuple(
+    RowSpec(label.replace(" ", "-"), f"hahn2019-cifar10{suffix}", (label,), error)
+    for label, suffix, error in (
+        *(("self", "", 7.86), ("dynamic", "-dynamic", 7.86)),
+        *(("em", "-em", 12.52), ("average pooling", "-cnn", 7.94)),
+    )
 )
 MILLIONS_OF_PARAMETERS = {"self": 3.2, "dynamic": 4.2, "em": 0.8, "average pooling": 0.3}  # of these networks
-_SELF, _DYNAMIC, _EM = ({"model.routing": routing} for routing in (SelfRouting(), DynamicRouting(), EMRouting()))
-VIEWPOINTS = (
-    RowSpec("azimuth-self", "hahn2019-azimuth", ("azimuth", "self"), 19.9, None, _SELF),
-    RowSpec("azimuth-dynamic", "hahn2019-azimuth", ("azimuth", "dynamic"), 20.3, None, _DYNAMIC),
-    RowSpec("azimuth-em", "hahn2019-azimuth", ("azimuth", "em"), 20.2, None, _EM),
-    RowSpec("azimuth-average-pooling", "hahn2019-azimuth-cnn", ("azimuth", "average pooling"), 21.8),
-    RowSpec("elevation-self", "hahn2019-elevation", ("elevation", "self"), 15.9, None, _SELF),
-    RowSpec("elevation-dynamic", "hahn2019-elevation", ("elevation", "dynamic"), 16.4, None, _DYNAMIC),
-    RowSpec("elevation-em", "hahn2019-elevation", ("elevation", "em"), 17.5, None, _EM),
-    RowSpec("elevation-average-pooling", "hahn2019-elevation-cnn", ("elevation", "average pooling"), 17.7),
+ROUTINGS = {"self": SelfRouting(), "dynamic": DynamicRouting(), "em": EMRouting()}
+VIEWPOINTS = tuple(
+    RowSpec(f"{by}-{name}", f"hahn2019-{by}", (by, name), error, None, {"model.routing": ROUTINGS[name]})
+    if name in ROUTINGS
+    else RowSpec(f"{by}-average-pooling", f"hahn2019-{by}-cnn", (by, name), error)
+    for by, errors in (("azimuth", (19.9, 20.3, 20.2, 21.8)), ("elevation", (15.9, 16.4, 17.5, 17.7)))
+    for name, error in zip((*ROUTINGS, "average pooling"), errors, strict=True)
 )
 
 

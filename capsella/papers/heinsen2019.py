@@ -40,7 +40,7 @@ RECIPE = "heinsen2019-smallnorb"
 # The published error in per cent is of the best of ten trainings by the test's toys, each at its last epoch.
 ROWS = (
     RowSpec("3-iterations", RECIPE, ("3",), 0.9, None, {"model.routing.iterations": 3}),
-    RowSpec("even", RECIPE, ("1",), overrides={"model.routing.iterations": 1}),
+    RowSpec("uniform", RECIPE, ("1",), overrides={"model.routing.iterations": 1}),
 )
 
 

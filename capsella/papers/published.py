@@ -36,7 +36,7 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
 }
 # Tables of no paper: `papers run` makes them, and `papers reproduce` has nothing to compare them with.
 OWN_TABLES: dict[str, Callable[[BudgetName], RoutingBenchmark | FewImages | ViewpointCurves | Sweep]] = {
-    "routings": RoutingBenchmark,
+    "routings": lambda budget: RoutingBenchmark(budget=budget),
     "few-images": FewImages,
     "viewpoint-curves": ViewpointCurves,
     "sabour2017-rates": sabour2017.rates,

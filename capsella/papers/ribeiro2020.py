@@ -65,8 +65,8 @@ ROWS = (
     RowSpec("code", RECIPE, ("variational", CODE), 1.3, None, _CODE),
     RowSpec("paper", RECIPE, ("variational", "paper"), overrides=_PAPER),
     RowSpec("wide", RECIPE, (WIDE_PRIOR, CODE), overrides=_WIDE),
-    RowSpec("even", RECIPE, ("variational", "even"), overrides=_UNIFORM),
-    RowSpec("wide-even", RECIPE, (WIDE_PRIOR, "even"), overrides=_WIDE_UNIFORM),
+    RowSpec("uniform", RECIPE, ("variational", "uniform"), overrides=_UNIFORM),
+    RowSpec("wide-uniform", RECIPE, (WIDE_PRIOR, "uniform"), overrides=_WIDE_UNIFORM),
     RowSpec("em", RECIPE, ("EM", "paper"), overrides={"model.routing": EMRouting(competition="types")}),
 )
 
@@ -75,8 +75,8 @@ def table(budget: BudgetName) -> ErrorTable:
     """Return both readings of the couplings on smallNORB, and beside them rows that the paper does not have."""
     note = (
         "All rows are the network of 69 K parameters, with batch normalisation of all capsules. The authors' error is "
-        "that of their read-me. Couplings: R = p/Σπp in the authors' code and πp/Σπp in the paper; 'even' leaves them "
-        "as they start; the prior shapes activations still. "
+        "that of their read-me. Couplings: R = p/Σπp in the authors' code and πp/Σπp in the paper; 'uniform' leaves "
+        "them as they start; the prior shapes activations still. "
         f"The wide prior has a precision of {WIDE:g} an element, the paper's 1. EM is in the place of "
         "variational Bayes, types competing in each window."
     )

@@ -1,15 +1,14 @@
-"""Types of published tables: rows of data that are trained, tested and set beside the published numbers.
+"""Types of published tables: rows of data that are trained, tested and printed beside the published numbers.
 
 `Published` is what `capsella papers run` and `capsella papers reproduce` expect of a table or figure.
 `capsella.papers.published` lists all of them.
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -30,8 +29,6 @@ DIVERGED = "diverged"  # the cell of a row of which every training diverged
 SHORT = "short"  # the caveat of every number at the small budget
 FEW_IMAGES = "few images"  # the caveat of numbers from far fewer training images than the paper's
 COPIES = {"smallnorb-jpeg": "smallnorb", "cifar10-jpeg": "cifar10"}  # complete copies of the papers' images
-# Sources on which the published errors of matched-error tables stay comparable.
-LIKE = {"smallnorb": ("smallnorb-jpeg", "smallnorb-jpeg-poses"), "affnist": ("affnist-like",)}
 ERROR_COLUMNS = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 _NUMBER = re.compile(r"[+-]?\d")
 _OURS = re.compile(r"(\bours( %)?|, accuracy %)$")  # heads of the columns that hold our numbers
@@ -50,9 +47,9 @@ def few_images(budget: BudgetName) -> str:
 class RowSpec(NamedTuple):
     """A row of a table as data.
 
-    slug: name of its runs. recipe: registered name. label: cells of the table's own columns. paper: the published
-    number or numbers; None if there are none. paper_sd: their standard deviation. overrides: recipe fields that differ,
-    by dotted path, as in {"model.routing.iterations": 1}.
+    slug: name of its runs. recipe: registered name. label: cells of the table's own columns. paper: the published error
+    in per cent, or one per test set; None if there is none. paper_sd: its standard deviation. overrides: recipe fields
+    that differ, by dotted path, as in {"model.routing.iterations": 1}.
     """
 
     slug: str
@@ -61,6 +58,31 @@ class RowSpec(NamedTuple):
     paper: Any = None
     paper_sd: float | None = None
     overrides: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRow(Row):
+    """A trained row of a table: see `RowSpec`. caveat: text behind each of our numbers, e.g. "at 7 %"."""
+
+    label: tuple[str, ...]
+    paper: Any = None
+    paper_sd: float | None = None
+    caveat: str = ""
+
+
+def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> tuple[ErrorRow, ...]:
+    """Return the rows with their recipes; `limit` brings each recipe within a budget."""
+    return tuple(
+        ErrorRow(
+            slug=spec.slug,
+            recipe_name=spec.recipe,
+            recipe=limit(override(get_recipe(spec.recipe), spec.overrides)),
+            label=spec.label,
+            paper=spec.paper,
+            paper_sd=spec.paper_sd,
+        )
+        for spec in specs
+    )
 
 
 def override(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
@@ -79,41 +101,19 @@ def override(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorRow(Row):
-    """A trained row of an `ErrorTable`: see `RowSpec`. The published error is in per cent."""
-
-    label: tuple[str, ...]
-    paper: float | None = None
-    paper_sd: float | None = None
-
-
-def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> tuple[ErrorRow, ...]:
-    """Return the rows with their recipes; `limit` brings each recipe within a budget."""
-    return tuple(
-        ErrorRow(
-            slug=spec.slug,
-            recipe_name=spec.recipe,
-            recipe=limit(override(get_recipe(spec.recipe), spec.overrides)),
-            label=spec.label,
-            paper=spec.paper,
-            paper_sd=spec.paper_sd,
-        )
-        for spec in specs
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Published(ABC):
+class Published:
     """A table or figure of a paper.
 
     title: paper, number and subject. note: what a reader of the numbers must know. family: the folder of runs that
-    tables and figures of a paper share; None for a folder of its own.
+    tables and figures of a paper share; None for a folder of its own. caveat_text: text behind each of our numbers.
+    requires_common_seeds: whether all rows must be trained with a common seed first.
     """
 
     title: str
     note: str = ""
     family: str | None = None
-    requires_common_seeds: ClassVar[bool] = False  # cannot be made before all rows are trained with a common seed
+    caveat_text: str = ""
+    requires_common_seeds: bool = False
 
     def on(self, source: str) -> Self:
         """Return the same table or figure on images of another source.
@@ -128,8 +128,8 @@ class Published(ABC):
         return folder / f"{folder.resolve().name}.json"
 
     def caveat(self, slug: str) -> str:
-        """Return what must stand behind the numbers of a row, as in "few images"; empty if nothing must."""
-        return ""
+        """Return the caveat of a row's numbers, e.g. "few images"; empty if they need none."""
+        return self.caveat_text
 
     def rows_to_train(self) -> Sequence[Row]:
         """Return the rows to train; none for a table that only measures or counts.
@@ -144,7 +144,6 @@ class Published(ABC):
         for row in self.rows_to_train():
             yield row.recipe.data
 
-    @abstractmethod
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """Measure what is missing, write `path(folder)` and return the values of its JSON.
 
@@ -155,6 +154,7 @@ class Published(ABC):
             command: that makes this table or figure; it is kept beside the numbers.
             console: for progress.
         """
+        raise NotImplementedError
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """Train what is missing, then `build`. Each run has a folder of its own; finished runs are read.
@@ -178,8 +178,8 @@ class Published(ABC):
 class ReevaluatedRow:
     """A row that tests the networks of another row in a different way.
 
-    slug: name of the JSON in the other row's runs. of: the other row's slug. change: from a trained network to the one
-    that is tested. label, paper: as for `ErrorRow`.
+    slug: name of the JSON in the other row's runs. of: the other row's slug. label, paper, paper_sd: as of `ErrorRow`.
+    change: from a trained network to the one that is tested.
     """
 
     slug: str
@@ -194,18 +194,12 @@ class ReevaluatedRow:
 class ErrorTable(Published):
     """A table of test errors.
 
-    columns: heads of the labels. reevaluated: rows that follow those whose networks they test again. caveat_text: what
-    must stand behind each of our numbers.
+    columns: heads of the labels. reevaluated: rows that follow those whose networks they test again.
     """
 
     columns: tuple[str, ...]
     rows: tuple[ErrorRow, ...]
     reevaluated: tuple[ReevaluatedRow, ...] = ()
-    caveat_text: str = ""
-
-    def caveat(self, slug: str) -> str:
-        """Return the caveat of the whole table."""
-        return self.caveat_text
 
     def on(self, source: str) -> "ErrorTable":
         """Return the same table on images of other sources, separated by commas.
@@ -233,30 +227,22 @@ class ErrorTable(Published):
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`. The JSON has each run's result."""
-        runs = [run for of_row in results.values() for run in of_row]
-        tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in runs))
-        values = table_values(
-            self,
-            f"Test error on {' and '.join(tested)}; {seeds_phrase(results)}; {hardware_of(results)}.",
-            command,
-            ERROR_COLUMNS,
-            [values for row in self.rows for values in self._row_values(row, results.get(row.slug, []), folder)],
-            folder=folder,
-            caveat=self.caveat_text,
+        tested = dict.fromkeys(
+            f"{run['data']}, {run['test']['images']} images" for runs in results.values() for run in runs
         )
+        measured = f"Test error on {' and '.join(tested)}; {seeds_phrase(results)}; {hardware_of(results)}."
+        rows: list[dict[str, Any]] = []
+        for row in self.rows:
+            runs = results.get(row.slug, [])
+            rows.append(_error_values(row, row.slug, runs))
+            for again in (again for again in self.reevaluated if again.of == row.slug):
+                folders = [row.folder(folder, run["seed"]) for run in runs]
+                tests = [reevaluate(path, again.slug, row.recipe.data, again.change) for path in folders]
+                changed = [{**run, "test": test} for run, test in zip(runs, tests, strict=True)]
+                rows.append(_error_values(again, row.slug, changed))
+        values = table_values(self, measured, command, ERROR_COLUMNS, rows, folder=folder)
         write_json(self.path(folder), values)
         return values
-
-    def _row_values(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
-        yield _error_values(row, row.slug, runs)
-        for again in self.reevaluated:
-            if again.of == row.slug:
-                tests = [
-                    reevaluate(row.folder(folder, run["seed"]), again.slug, row.recipe.data, again.change)
-                    for run in runs
-                ]
-                tested = [{**run, "test": test} for run, test in zip(runs, tests, strict=True)]
-                yield _error_values(again, row.slug, tested)
 
 
 def error_table(
@@ -288,14 +274,8 @@ def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
 
 
 def _error_values(row: ErrorRow | ReevaluatedRow, slug: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "cells": [*row.label, *error_cells(row.paper, runs, row.paper_sd)],
-        "slugs": [slug],
-        "label": list(row.label),
-        "paper_error_percent": row.paper,
-        "paper_standard_deviation": row.paper_sd,
-        "runs": runs,
-    }
+    cells = [*row.label, *error_cells(row.paper, runs, row.paper_sd)]
+    return {"cells": cells, "slugs": [slug], "paper_error_percent": row.paper, "runs": runs}
 
 
 def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float | None = None) -> list[str]:
@@ -307,7 +287,7 @@ def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float
     best = [run["training"]["best"] for run in runs]
     return [
         printed,
-        mean_cell(errors),
+        over_seeds(errors),
         "–" if paper is None else f"{_mean(errors) - paper:+.2f}",
         *(f"{_mean([epoch[name] for epoch in best]):.4f}" for name in ("train_loss", "validation_loss")),
         f"{_mean([run['training']['images_per_second'] for run in runs]):.0f}",
@@ -320,7 +300,7 @@ class TestSet:
 
     key: of the result in a run's JSON; "test" for the recipe's own test images, the source's name if there is one.
     head: name in the table. data: from the recipe's data to this set. source: name of the images, if not the recipe's.
-    caveat: behind each number on this set.
+    caveat: text behind each number on this set.
     """
 
     __test__ = False  # not a class of pytest
@@ -338,41 +318,35 @@ class TestSet:
         return None if self.data is None else self.data(data)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatchedRow(Row):
-    """A network of a `MatchedErrorTable`.
+@dataclass(frozen=True)
+class StandIn:
+    """A source whose images resemble the paper's, so that its published numbers stay beside ours.
 
-    label: cells, the network last. paper: published errors in per cent when it was stopped and on the changed images.
-    impossible: sources that cannot make this row, each with a sentence that says why. stops: sources on which it stops
-    at another error, in per cent. other_stop: that error, if it differs from the paper's.
+    slugs: rows that these images can make; empty for all. stop_at_error: replaces that of the recipes, in per cent.
+    note: added to the table's.
     """
 
-    label: tuple[str, ...]
-    paper: tuple[float, float] | None
-    impossible: Mapping[str, str] = field(default_factory=dict)
-    stops: Mapping[str, float] = field(default_factory=dict)
-    other_stop: float | None = None
-
-    @property
-    def caveat(self) -> str:
-        """Return the caveat of the row's numbers."""
-        return "" if self.other_stop is None else f"at {self.other_stop:g} %"
+    slugs: tuple[str, ...] = ()
+    stop_at_error: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedErrorTable(Published):
     """Errors on plain and on changed test images of networks that were stopped at the same error.
 
-    rows: in pairs; the table has the second one's errors less the first one's, seed by seed, if all their runs reached
-    the error. test_sets: images like those of the training, and changed ones.
+    rows: in pairs, the network last in their labels; the table has the second one's errors less the first one's, seed
+    by seed, if all their runs reached the error. test_sets: images like those of the training, and changed ones.
+    stand_ins: by source.
 
     Raises:
         ValueError: an odd number of rows, or none.
     """
 
     columns: tuple[str, ...]
-    rows: tuple[MatchedRow, ...]
+    rows: tuple[ErrorRow, ...]
     test_sets: tuple[TestSet, TestSet]
+    stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.rows or len(self.rows) % 2:
@@ -382,28 +356,20 @@ class MatchedErrorTable(Published):
         """Return the same table on images of another source, without rows that these images cannot make.
 
         If the changed images have a source of their own, only that is replaced, and the networks train as before. On
-        images that are not in `LIKE` there are no published numbers; numbers on other changed images have a caveat.
+        images that are no stand-in there are no published numbers; numbers on other changed images have a caveat.
         """
-        if sources := [test_set.source for test_set in self.test_sets if test_set.source]:
-            caveat = "" if source in sources else " (stand-in)"
-            plain, changed = (
-                replace(test_set, key=source, source=source, caveat=caveat) if test_set.source else test_set
-                for test_set in self.test_sets
-            )
-            comparable = source in (*sources, *LIKE.get(sources[0], ()))
-            moved = tuple(replace(row, paper=row.paper if comparable else None) for row in self.rows)
-            return replace(self, rows=moved, test_sets=(plain, changed))
-        rows = [self._move(row, source) for row in self.rows if source not in row.impossible]
-        why = [row.impossible[source] for row in self.rows if source in row.impossible]
-        stops = [f"On {source} they stop at {row.stops[source]:g} % instead." for row in rows if source in row.stops]
-        return replace(self, rows=tuple(rows), note=" ".join([self.note, *dict.fromkeys([*why, *stops])]))
-
-    @staticmethod
-    def _move(row: MatchedRow, source: str) -> MatchedRow:
-        moved, before = row.on(source), row.recipe.data.name
-        recipe = replace(moved.recipe, stop_at_error=row.stops.get(source, row.recipe.stop_at_error))
-        paper = row.paper if source in (before, *LIKE.get(before, ())) else None
-        return replace(moved, recipe=recipe, paper=paper, other_stop=row.stops.get(source))
+        plain, changed = self.test_sets
+        like = self.stand_ins.get(source, StandIn())
+        known = source in (changed.source or self.rows[0].recipe.data.name, *self.stand_ins)
+        rows = [row if known else replace(row, paper=None) for row in self.rows]
+        if changed.source is not None:
+            caveat = "" if source == changed.source else " (stand-in)"
+            changed = replace(changed, key=source, source=source, caveat=caveat)
+            return replace(self, rows=tuple(rows), test_sets=(plain, changed))
+        rows = [row.on(source) for row in rows if not like.slugs or row.slug in like.slugs]
+        if (stop := like.stop_at_error) is not None:
+            rows = [replace(r, recipe=replace(r.recipe, stop_at_error=stop), caveat=f"at {stop:g} %") for r in rows]
+        return replace(self, rows=tuple(rows), note=f"{self.note} {like.note}".strip())
 
     def caveat(self, slug: str) -> str:
         """Return at which error the row's network stopped, if not at the paper's."""
@@ -416,17 +382,15 @@ class MatchedErrorTable(Published):
             yield from (changed for test_set in self.test_sets if (changed := test_set.options(data)) is not None)
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """See `Published.run`. Images that are still to be tested are checked before the first training."""
-        data, runs = self.rows[0].recipe.data, [row.folder(folder, seed) for seed in seeds for row in self.rows]
-        for test_set in self.test_sets:
-            if test_set.source and not all((run / f"{test_set.key}.json").exists() for run in runs):
-                tests = [load_data(options).test for options in (data, data.on(test_set.source))]
-                forms = [(images.classes, images.channels, images.image_size) for images in tests]
-                if forms[0] != forms[1]:
-                    raise CapsellaError(
-                        f"data: {test_set.source} must have the classes, channels and size of {data.name}, {forms[0]}, "
-                        f"got {forms[1]}"
-                    )
+        """See `Published.run`. Changed images of another source are checked before the first training."""
+        data, changed = self.rows[0].recipe.data, self.test_sets[1]
+        runs = [row.folder(folder, seed) for seed in seeds for row in self.rows]
+        if changed.source and not all((run / f"{changed.key}.json").exists() for run in runs):
+            tests = [load_data(options).test for options in (data, data.on(changed.source))]
+            forms = [(images.classes, images.channels, images.image_size) for images in tests]
+            if forms[0] != forms[1]:
+                rule = f"have the classes, channels and size of {data.name}, {forms[0]}"
+                raise ArgumentError("data", rule, f"{changed.source}: {forms[1]}")
         return super().run(folder, seeds, command, console)
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
@@ -434,14 +398,14 @@ class MatchedErrorTable(Published):
         runs = {row.slug: self._with_tests(row, results.get(row.slug, []), folder) for row in self.rows}
         rows = []
         for first, second in zip(self.rows[::2], self.rows[1::2], strict=True):
-            rows += [self._row_values(row, runs[row.slug]) for row in (first, second)]
+            rows += [self._row(first, runs[first.slug]), self._row(second, runs[second.slug])]
             rows.append(self._difference(first, second, runs))
         heads = (f"{test_set.head}, {whose} %" for test_set in self.test_sets for whose in ("paper", "ours"))
         values = table_values(self, self._measured(runs), command, ("stopped", *heads, "gap"), rows, folder=folder)
         write_json(self.path(folder), values)
         return values
 
-    def _with_tests(self, row: MatchedRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    def _with_tests(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
         """Return the results with those on the sets that the training does not test."""
         sets = {test.key: data for test in self.test_sets if (data := test.options(row.recipe.data)) is not None}
         return [
@@ -457,19 +421,17 @@ class MatchedErrorTable(Published):
             texts.append(f"{test.head.capitalize()}: {' and '.join(dict.fromkeys(sets))}")
         return "; ".join([*texts, seeds_phrase(runs), hardware_of(runs)]) + "."
 
-    def _row_values(self, row: MatchedRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
-        values = {"paper": self._by_key(row.paper), "runs": runs, "slugs": [row.slug] * 2}
-        if not runs:
-            return {"cells": [*row.label, "–", *self._cells(row.paper, "g", [NOT_RUN, NOT_RUN], None)], **values}
+    def _row(self, row: ErrorRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
         stops = [run["training"]["stopped"] for run in runs]
         stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
-        errors = [[run[test_set.key]["error_percent"] for run in runs] for test_set in self.test_sets]
-        reached = self._is_comparable(row) and all(stop["reached"] for stop in stops)
-        cells = self._cells(row.paper, "g", self._ours(row, errors), _mean(errors[1]) if reached else None)
         keys = [test_set.key for test_set in self.test_sets]
-        return {"cells": [*row.label, stopped, *cells], "keys": keys, **values}
+        errors = [[run[key]["error_percent"] for run in runs] for key in keys]
+        is_fair = all(stop["reached"] for stop in stops)
+        cells = self._cells(row, row.paper, errors, is_fair=is_fair) if runs else self._cells(row, row.paper, None)
+        values = {"cells": [*row.label, stopped or "–", *cells], "slugs": [row.slug] * 2, "runs": runs}
+        return values | ({"keys": keys} if runs else {})
 
-    def _difference(self, first: MatchedRow, second: MatchedRow, runs: Results) -> dict[str, Any]:
+    def _difference(self, first: ErrorRow, second: ErrorRow, runs: Results) -> dict[str, Any]:
         """Return the second network's errors less the first one's, of runs with the same seed."""
         by_seed = [{run["seed"]: run for run in runs[row.slug]} for row in (first, second)]
         pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0] if seed in by_seed[1]]
@@ -478,32 +440,34 @@ class MatchedErrorTable(Published):
         paper = None
         if first.paper is not None and second.paper is not None:
             paper = tuple(b - a for a, b in zip(first.paper, second.paper, strict=True))
-        ours, changed = ["–", "–"], None
-        stopped = "not all: not compared" if pairs else NOT_RUN
-        if pairs and all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
-            stopped, ours = "all", self._ours(first, errors, signed=True)
-            changed = _mean(errors[1]) if self._is_comparable(first) else None
+        is_fair = bool(pairs) and all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair)
+        stopped = "all" if is_fair else "not all: not compared" if pairs else NOT_RUN
+        cells = self._cells(first, paper, errors if is_fair else None, missing="–", signed=True)
         label = [*first.label[:-1], f"{second.label[-1]} − {first.label[-1]}"]
-        cells = [*label, stopped, *self._cells(paper, "+.2f", ours, changed)]
-        return {"cells": cells, "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
+        return {"cells": [*label, stopped, *cells], "by_seed": dict(zip(keys, errors, strict=True))}
 
-    def _is_comparable(self, row: MatchedRow) -> bool:
-        """Return whether the row has the paper's changed images and stops at the paper's error."""
-        return row.other_stop is None and not self.test_sets[1].caveat
-
-    def _ours(self, row: MatchedRow, errors: Sequence[Sequence[float]], *, signed: bool = False) -> list[str]:
-        caveat = f" ({row.caveat})" if row.caveat else ""
-        both = zip(errors, self.test_sets, strict=True)
-        return [mean_cell(values, signed=signed) + caveat + test_set.caveat for values, test_set in both]
-
-    def _cells(self, paper: Sequence[float] | None, form: str, ours: Sequence[str], changed: float | None) -> list[str]:
-        """Return the paper's values beside ours, and how far `changed` is from the paper's."""
-        published = ["–", "–"] if paper is None else [f"{value:{form}}" for value in paper]
-        gap = "–" if paper is None or changed is None else f"{changed - paper[1]:+.1f}"
-        return [published[0], ours[0], published[1], ours[1], gap]
-
-    def _by_key(self, values: Sequence[Any] | None) -> dict[str, Any] | None:
-        return None if values is None else {on.key: value for on, value in zip(self.test_sets, values, strict=True)}
+    def _cells(
+        self,
+        row: ErrorRow,
+        paper: Sequence[float] | None,
+        errors: Sequence[Sequence[float]] | None,
+        *,
+        missing: str = NOT_RUN,
+        signed: bool = False,
+        is_fair: bool = True,
+    ) -> list[str]:
+        """Return the paper's errors beside ours, and how far ours on changed images are from the paper's."""
+        printed = ["–", "–"] if paper is None else [f"{value:{'+.2f' if signed else 'g'}}" for value in paper]
+        if errors is None:
+            return [printed[0], missing, printed[1], missing, "–"]
+        after = f" ({row.caveat})" if row.caveat else ""
+        ours = [
+            signed_mean(values, signed=signed) + after + test_set.caveat
+            for values, test_set in zip(errors, self.test_sets, strict=True)
+        ]
+        is_fair = is_fair and not row.caveat and not self.test_sets[1].caveat
+        gap = f"{_mean(errors[1]) - paper[1]:+.1f}" if is_fair and paper is not None else "–"
+        return [printed[0], ours[0], printed[1], ours[1], gap]
 
 
 def table_values(
@@ -513,22 +477,18 @@ def table_values(
     columns: Sequence[str],
     rows: Iterable[dict[str, Any]],
     *,
-    note: str | None = None,
     folder: Path | None = None,
-    caveat: str = "",
 ) -> dict[str, Any]:
     """Return the JSON of a table.
 
     Args:
-        table: with a title, a note and columns: the heads of its labels.
+        table: with a title, a note, a caveat_text, and columns: the heads of its labels.
         measured: what was measured, on which data, with how many seeds, on which hardware.
         command: that makes this table.
         columns: heads of the numbers, behind those of the labels.
         rows: each with its text under "cells", as many as there are heads, and what it was made from; under "slugs",
             in the order of `ours_columns`, the rows whose networks these numbers are of.
-        note: in place of the table's.
         folder: of the runs; cells name trainings that diverged there.
-        caveat: what must stand behind each of our numbers.
 
     Raises:
         ValueError: a row has more or fewer cells than there are heads.
@@ -539,12 +499,12 @@ def table_values(
             raise ArgumentError("cells", f"be {len(heads)}, one for each of {heads}", row["cells"])
     values = {
         "title": table.title,
-        "note": table.note if note is None else note,
+        "note": table.note,
         "measured": measured,
         "command": command,
         "heads": heads,
         "labels": len(table.columns),
-        **({"caveat": caveat} if caveat else {}),
+        **({"caveat": caveat} if (caveat := getattr(table, "caveat_text", "")) else {}),
     }
     if folder is not None:
         rows = [_name_diverged(row, ours_columns(values), folder) for row in rows]
@@ -586,15 +546,15 @@ def cells_with_caveats(
 ) -> list[list[tuple[str, str]]]:
     """Return each cell of a table's JSON with its caveat, which is mostly empty.
 
-    The caveat is the table's own, or `SHORT` at the small budget. Where a number has one, its gap to the paper's value
-    says nothing and is left out.
+    The caveat is the table's own, or `SHORT` at the small budget. The gap of a number with a caveat to the paper's
+    value says nothing and is left out.
 
     Args:
         values: see `table_values`.
         states: of trainings by row; a state replaces the table's caveat.
     """
-    default, ours = values.get("caveat") or (SHORT if is_short(values) else ""), ours_columns(values)
-    table = []
+    default = values.get("caveat") or (SHORT if "--budget small" in values["command"] else "")
+    ours, table = ours_columns(values), []
     for row in values["rows"]:
         slugs = dict(zip(ours, row.get("slugs", []), strict=False))
         caveats = {at: (states or {}).get(slugs.get(at, "")) or default for at in ours}
@@ -609,18 +569,13 @@ def ours_columns(values: Mapping[str, Any]) -> list[int]:
     return [at for at, head in enumerate(values["heads"]) if _OURS.search(head)]
 
 
-def is_short(values: Mapping[str, Any]) -> bool:
-    """Return whether the command of a table or figure has the small budget."""
-    return "--budget small" in values["command"]
-
-
-def hardware_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def hardware_of(results: Results) -> str:
     """Return the processors on which the runs were trained, each once."""
     return " and ".join(dict.fromkeys(hardware(run["environment"]) for runs in results.values() for run in runs))
 
 
-def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:
-    """Return the mean over seeds, with the standard deviation if there are several; a difference has a sign."""
+def signed_mean(values: Sequence[float], *, signed: bool = True) -> str:
+    """Return the mean over seeds, with the standard deviation if there are several, and a sign for a difference."""
     text = over_seeds(values)
     return f"+{text}" if signed and not text.startswith("-") else text
 
@@ -664,8 +619,8 @@ class Claim:
 
     text: the claim in a sentence. where: name of the table or figure whose runs decide it. better, worse: slugs of the
     rows. better_rates, worse_rates: slugs of the same networks at other learning rates; each side is compared at the
-    rate that validation chooses. paper: printed errors in per cent; None if the paper only shows a curve. on: head of
-    the test set of a `MatchedErrorTable`; None for the runs' own test images.
+    learning rate that validation chooses. paper: printed errors in per cent; None if the paper only shows a curve. on:
+    head of the test set of a `MatchedErrorTable`; None for the runs' own test images.
     """
 
     text: str

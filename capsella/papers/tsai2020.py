@@ -3,12 +3,14 @@
 Recipes as in the authors' code, and the table of CIFAR-10.
 """
 
+from dataclasses import replace
+
 from capsella.data import NamedData
 from capsella.losses import LossOptions
-from capsella.papers.budget import BudgetName
+from capsella.papers.budget import BudgetName, step_decay
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
 from capsella.routing import InvertedAttentionRouting
-from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
+from capsella.training import AugmentOptions, ModelOptions, Recipe
 from capsella.training.registry import register_recipe
 
 
@@ -25,9 +27,7 @@ def tsai2020_cifar10() -> Recipe:
         data=NamedData("cifar10"),
         augment=AugmentOptions(shift=4, mirror=True),
         loss=LossOptions(name="cross_entropy"),
-        optimizer=OptimizerOptions(
-            method="sgd", learning_rate=0.1, l2=5e-4, schedule="steps", decay=0.1, drops=(150 / 350, 250 / 350)
-        ),
+        optimizer=step_decay(5e-4, 150 / 350, 250 / 350),
         epochs=350,
         batch_size=128,
     )
@@ -36,16 +36,9 @@ def tsai2020_cifar10() -> Recipe:
 @register_recipe
 def tsai2020_smallnorb() -> Recipe:
     """Inverted attention on smallNORB, which the paper does not have, trained as on CIFAR-10; images of 32×32."""
-    recipe = tsai2020_cifar10()
-    return Recipe(
-        model=recipe.model,
-        data=NamedData("smallnorb", size=32, group="instance", validation=0.2),
-        augment=AugmentOptions(shift=4, padding_mode="border"),
-        loss=recipe.loss,
-        optimizer=recipe.optimizer,
-        epochs=50,
-        batch_size=recipe.batch_size,
-    )
+    data = NamedData("smallnorb", size=32, group="instance", validation=0.2)
+    augment = AugmentOptions(shift=4, padding_mode="border")
+    return replace(tsai2020_cifar10(), data=data, augment=augment, epochs=50)
 
 
 BEST = 4.86  # error in per cent of the best training with two rounds

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from capsella.data import NamedData
 from capsella.losses import LossOptions
-from capsella.papers.budget import BudgetName
+from capsella.papers.budget import BudgetName, step_decay
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_table
-from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
+from capsella.training import AugmentOptions, ModelOptions, Recipe
 from capsella.training.registry import register_recipe
 
 JITTER = {"brightness": 0.2, "contrast": 0.2}
@@ -28,9 +28,7 @@ def zhao2021_smallnorb() -> Recipe:
         data=NamedData("smallnorb", size=48, camera="both", group="instance", validation=0.2),
         augment=AugmentOptions(shift=9, padding_mode="border"),
         loss=LossOptions(name="cross_entropy"),
-        optimizer=OptimizerOptions(
-            method="sgd", momentum=0.0, learning_rate=0.1, l2=5e-4, schedule="steps", decay=0.1, drops=(1 / 3, 2 / 3)
-        ),
+        optimizer=replace(step_decay(5e-4, 1 / 3, 2 / 3), momentum=0.0),
         epochs=300,
         batch_size=64,
     )

@@ -55,7 +55,7 @@ class EMSettings:
     Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
     here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85,
     suits them. Costs of two types standardise to ±1 whatever they are: layers of fewer than three refuse it."""
-    early_sharpness: float = 1.0
+    early_likelihood_weight: float = 1.0
     """τ of every E-step but the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j); the paper's
     is 1. From uniform couplings, an E-step and the M-step after it multiply what tells the parents' means apart by up
     to τ times the largest eigenvalue of the correlation matrix of the votes' D elements, 1 to D. With τ = 1 couplings
@@ -74,13 +74,17 @@ class EMSettings:
         check_argument(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)
         check_argument(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
         check_argument(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
-        check_argument(0 < self.early_sharpness <= 1, "be above 0 and at most 1", early_sharpness=self.early_sharpness)
+        check_argument(
+            0 < self.early_likelihood_weight <= 1,
+            "be above 0 and at most 1",
+            early_likelihood_weight=self.early_likelihood_weight,
+        )
         check_argument(self.start in ("uniform", "random"), "be 'uniform' or 'random'", start=self.start)
         not_negative(start_seed=self.start_seed)
 
-    def sharpness_at(self, iteration: int) -> float:
+    def likelihood_weight_at(self, iteration: int) -> float:
         """Return τ_t of the E-step after iteration t = 0, 1, …; the last one follows iteration `iterations` − 2."""
-        return self.early_sharpness if iteration < self.iterations - 2 else 1.0
+        return self.early_likelihood_weight if iteration < self.iterations - 2 else 1.0
 
     def inverse_temperature_at(self, iteration: int) -> float:
         """Return λ_t of iteration t = 0, 1, …"""
@@ -180,7 +184,7 @@ def em_procedure(
         if t < settings.iterations - 1:
             log_p = -0.5 * (votes.distances(mu, 1 / variance) + _log_2pi_variance(variance))
             log_a = torch.nn.functional.logsigmoid(log_odds)
-            logits = log_a.unsqueeze(2) + settings.sharpness_at(t) * log_p
+            logits = log_a.unsqueeze(2) + settings.likelihood_weight_at(t) * log_p
             log_R = logits - log_normaliser(logits)
     return RoutedLogits(mu, log_odds, R.transpose(1, 2))
 
@@ -338,7 +342,7 @@ class EMRouting(EMSettings, LogisticRouting):
             torch.stack(betas),
             start=start,
             inverse_temperatures=[self.inverse_temperature_at(t) for t in steps],
-            sharpness=[self.sharpness_at(t) for t in steps],
+            sharpness=[self.likelihood_weight_at(t) for t in steps],
             variance_floor=self.variance_floor,
             cost_scale=self.cost_scale or 0.0,
             standardise=self.standardise_costs,

@@ -208,7 +208,7 @@ def test_votes_of_em_routing_by_hand():
 def test_votes_of_normalised_layers_are_those_of_one_pass(routing):
     """The class capsules, once with even couplings, and normalised as the network does it."""
     options = {"image_size": 16, "classes": 3, "parameters": 100_000}
-    model = create_model("league_capsnet", **options, routing={"name": routing}).train()
+    model = create_model("benchmark_capsnet", **options, routing={"name": routing}).train()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))

@@ -156,9 +156,12 @@ class TestReducedPrecision:
 NETWORKS = [
     (
         "sabour2017_capsnet",
-        {"image_size": 17, "evenly_routed": True, "routing": DynamicRouting(1, leaky=True, bias=True)},
+        {"image_size": 17, "uniform_primary_couplings": True, "routing": DynamicRouting(1, leaky=True, bias=True)},
     ),
-    ("hinton2018_matrix_capsnet_small", {"image_size": 20, "crop": 19, "routing": EMRouting(2, early_sharpness=0.1)}),
+    (
+        "hinton2018_matrix_capsnet_small",
+        {"image_size": 20, "crop": 19, "routing": EMRouting(2, early_likelihood_weight=0.1)},
+    ),
     ("hinton2018_cnn", {"image_size": 10, "crop": 8}),
     ("sabour2017_multimnist_cnn", {"image_size": 16}),
     ("mazzia2021_efficient_capsnet", {"image_size": 13}),

@@ -1,6 +1,5 @@
 """Layers hold weights, functions do the work: both agree, and what a layer adds is tested here; attention stacks."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -128,13 +127,6 @@ def test_refusals_name_the_argument() -> None:
     ):
         with pytest.raises(ValueError, match=f"^{argument}: m"):
             call()
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_sizes_may_be_numpy_numbers_and_lists() -> None:
-    assert CapsuleConv2d(2, 3, 4, 5, kernel=np.int64(3)).geometry.kernel == (3, 3)
-    layer = DenseCapsules([1, 3], 4, 5, types_out=6, pose_out=7)  # type: ignore[arg-type]
-    assert layer(children(2, 1, 3, 4, 5)).poses.shape == (2, 1, 1, 6, 7)
 
 
 def test_an_offset_that_was_never_made_is_not_read() -> None:

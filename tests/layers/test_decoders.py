@@ -52,21 +52,3 @@ def test_the_convolutional_decoder_is_the_figures(image: tuple[int, int, int]) -
     decoder = ConvolutionalDecoder(5, image, hidden=(2, 3, 4)).double()
     poses = torch.randn(2, 1, 1, 4, 5).double()
     torch.testing.assert_close(decoder(poses), with_upsizings_apart(decoder)(poses.sum((1, 2, 3))))
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_refusals_name_the_argument() -> None:
-    for argument, call in (
-        ("image", lambda: ConvolutionalDecoder(5, (3, 29, 40))),
-        ("hidden", lambda: ConvolutionalDecoder(5, (3, 64, 64), hidden=(64, 128))),
-        ("target", lambda: mask_all_but(class_capsules(), torch.tensor([2]))),  # one for all images
-    ):
-        with pytest.raises(ValueError, match=f"^{argument}: must"):
-            call()
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_targets_of_any_integer_type() -> None:
-    capsules, targets = class_capsules(), torch.tensor([2, 0, 1])
-    for kind in (torch.uint8, torch.int32):
-        assert torch.equal(mask_all_but(capsules, targets.to(kind)), mask_all_but(capsules, targets))

@@ -7,12 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from capsella.errors import ArgumentError
 from capsella.layers import (
     CapsuleConv2d,
-    ClusterCapsules,
     DenseCapsules,
-    NormalisedPrimaryCapsules,
     NormalisePoses,
     PadCapsules,
 )
@@ -170,25 +167,3 @@ def test_padding_is_nobody() -> None:
     assert torch.equal(activations[:, 2:-2, 2:-2], capsules.activations)
     assert int((activations != 0).sum()) == capsules.activations.numel()
     assert int((poses != 0).sum()) == capsules.poses.numel()
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_refusals_name_the_argument() -> None:
-    for name in sorted(set(ROUTINGS) - set(LOGISTIC)):
-        with pytest.raises(ValueError, match=r"^norm: must"):
-            layer(name)
-        bare = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=ROUTINGS[name]())
-        with pytest.raises(ArgumentError) as error:
-            bare.route_logits(children())
-        assert (error.value.argument, error.value.got) == ("routing", name)
-    for argument, make in (
-        ("norm", lambda: CapsuleConv2d(2, 4, 3, 4, 2, routing=EMRouting(), norm="group")),  # type: ignore[arg-type]
-        ("norm", lambda: norm_layer("layer", 8)),
-        ("channels", lambda: norm_layer("batch", 0)),
-        ("kernel", lambda: NormalisedPrimaryCapsules(3, 2, 4, kernel=2)),
-        ("children", lambda: NormalisePoses(3, 4)(Capsules(torch.randn(2, 3, 3, 4, 3), torch.rand(2, 3, 3, 4)))),
-        ("children", lambda: ClusterCapsules(3, 4, 2, 4, 2, (3, 3))(children())),
-    ):
-        with pytest.raises(ArgumentError) as error:
-            make()
-        assert error.value.argument == argument

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from capsella.layers import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
+from capsella.layers import MatrixPrimaryCapsules, PrimaryCapsules
 from capsella.routing import dynamic_routing, length, squash
 
 
@@ -42,39 +42,30 @@ def test_relu_before_the_squash_is_an_option() -> None:
     torch.testing.assert_close(relu(features).poses, squash(maps))
 
 
-def test_evenly_routed_capsules_share_each_vote_among_the_types() -> None:
+def test_uniform_couplings_capsules_share_each_vote_among_the_types() -> None:
     """The same convolution, divided by the number of types before its bias: one iteration of dynamic routing."""
     features = torch.randn(2, 4, 7, 7)
-    layer = PrimaryCapsules(4, types=5, pose=3, kernel=3, evenly_routed=True)
+    layer = PrimaryCapsules(4, types=5, pose=3, kernel=3, uniform_couplings=True)
     votes = (layer.conv(features) - layer.conv.bias[:, None, None]).unflatten(1, (1, 5, 3)).permute(0, 4, 5, 1, 2, 3)
     routed = dynamic_routing(votes.flatten(0, 2), iterations=1, bias=layer.conv.bias.unflatten(0, (5, 3)))
     torch.testing.assert_close(layer(features).poses.flatten(0, 2), routed.poses)
 
 
-def test_first_weights_of_evenly_routed_capsules() -> None:
+def test_first_weights_of_uniform_couplings_capsules() -> None:
     """Authors' code: normal, cut at twice the standard deviation of 0.1; biases 0.1."""
-    conv = PrimaryCapsules(64, types=8, pose=8, kernel=9, evenly_routed=True).conv
+    conv = PrimaryCapsules(64, types=8, pose=8, kernel=9, uniform_couplings=True).conv
     assert float(conv.weight.detach().abs().max()) <= 0.2
     assert float(conv.weight.detach().std()) == pytest.approx(0.088, abs=0.001)  # of a normal distribution cut at ±2
     assert (conv.bias == 0.1).all()
 
 
-@pytest.mark.parametrize("evenly_routed", [False, True])
-def test_weights_of_the_other_kind_are_refused(evenly_routed: bool) -> None:
-    layer, other = (PrimaryCapsules(4, 2, 3, evenly_routed=even) for even in (evenly_routed, not evenly_routed))
+@pytest.mark.parametrize("uniform_couplings", [False, True])
+def test_weights_of_the_other_kind_are_refused(uniform_couplings: bool) -> None:
+    layer, other = (
+        PrimaryCapsules(4, 2, 3, uniform_couplings=even) for even in (uniform_couplings, not uniform_couplings)
+    )
     with pytest.raises(RuntimeError, match=r"coupling"):
         layer.load_state_dict(other.state_dict())
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_refusals_name_the_argument() -> None:
-    layer = DepthwisePrimaryCapsules(2, 4, (3, 6))
-    assert layer(torch.rand(1, 8, 3, 6)).poses.shape == (1, 1, 1, 2, 4)
-    with pytest.raises(ValueError, match=r"^features: must"):
-        layer(torch.rand(1, 8, 5, 9))
-    for argument, options in (("types", {"types": 0}), ("activation", {"types": 2, "activation": "tanh"})):
-        with pytest.raises(ValueError, match=f"^{argument}: must"):
-            PrimaryCapsules(4, pose=4, **options)  # type: ignore[arg-type]
 
 
 def test_channels_become_poses_and_activations_of_the_same_pixel() -> None:

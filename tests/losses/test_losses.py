@@ -104,30 +104,6 @@ def test_gradients() -> None:
     assert torch.autograd.gradcheck(lambda a: margin_loss(a, labels), activations)
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
-def test_class_numbers_of_any_integer_type(dtype: torch.dtype) -> None:
-    activations, labels = torch.rand(4, 3), torch.tensor([0, 2, 1, 1])
-    output, other = Output(activations), labels.to(dtype)
-    assert torch.equal(margin_loss(activations, other), margin_loss(activations, labels))
-    assert torch.equal(spread_loss(activations, other), spread_loss(activations, labels))
-    assert torch.equal(cross_entropy(output, other), cross_entropy(output, labels))
-    images, weights = torch.zeros(4, 1, 2, 2), torch.tensor([1.0, 2.0, 4.0])
-    ours, theirs = (
-        total_loss(output, images, numbers, LossOptions(), class_weights=weights) for numbers in (other, labels)
-    )
-    assert torch.equal(ours.total, theirs.total)
-    pairs = torch.tensor([[0, 1], [1, 2], [0, 2], [2, 1]])
-    assert torch.equal(multi_hot(pairs.to(dtype), 3), multi_hot(pairs, 3))
-    for loss in (margin_loss, spread_loss):
-        with pytest.raises(ValueError, match=r"^labels: must"):
-            loss(activations, labels > 0)
-    with pytest.raises(ValueError, match=r"^labels: must"):
-        cross_entropy(output, labels.float())
-    with pytest.raises(IndexError, match="-100"):  # which PyTorch's own passes over
-        cross_entropy(output, torch.tensor([0, -100, 1, 1]))
-
-
 def test_spread_loss_by_hand() -> None:
     """max(0, 0.5 − (0.9 − 0.1)) = 0, 0.5 − (0.9 − 0.6) = 0.2; then 0.5 − (0.2 − 0.3) = 0.6, 0.5 − 0 = 0.5."""
     activations = torch.tensor([[0.9, 0.1, 0.6], [0.3, 0.2, 0.2]])
@@ -157,15 +133,6 @@ def test_linear_schedule_starts_and_ends_where_it_must() -> None:
     assert part.spread_at(100, 1000) == pytest.approx(0.9)
     assert part.spread_at(999, 1000) == pytest.approx(0.9)
     assert whole.spread_at(0, 1) == pytest.approx(0.9)
-
-
-def test_stairs_of_the_thesis() -> None:
-    """0.2, and 0.1 more every 3,000 steps until 0.9."""
-    options = LossOptions(spread_schedule="stairs")
-    margins = [round(options.spread_at(step, 100_000), 6) for step in range(0, 30_000, 1_500)]
-    assert margins[:6] == [0.2, 0.2, 0.3, 0.3, 0.4, 0.4]
-    assert margins[14:] == [0.9] * 6
-    assert LossOptions(spread_schedule="stairs", spread_steps=10).spread_at(25, 100) == pytest.approx(0.4)
 
 
 def test_total_loss_takes_the_margin_of_the_step_or_else_the_last() -> None:

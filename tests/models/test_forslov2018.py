@@ -69,7 +69,7 @@ def test_batch_normalisation_sits_between_each_convolution_and_its_relu(head: st
     assert [kind for kind in normalised if kind != "BatchNorm2d"] == plain
     unpooled = [kind for kind in normalised if kind != "MaxPool2d"]
     triples = zip(unpooled, unpooled[1:], unpooled[2:], strict=False)
-    assert list(triples).count(("LargeConv2d", "BatchNorm2d", "ReLU")) == plain.count("LargeConv2d")
+    assert list(triples).count(("FastConv2d", "BatchNorm2d", "ReLU")) == plain.count("FastConv2d")
     if head.startswith("cnn"):
         assert plain[-8:] == ["Flatten", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout", "Linear"]
 

@@ -9,7 +9,7 @@ from torch import nn
 from capsella.layers import MeanCapsules
 from capsella.losses import LossOptions, total_loss
 from capsella.models import count_parameters, create_model
-from capsella.routing import EMRouting, InvertedAttentionRouting, SelfRouting
+from capsella.routing import EMRouting, SelfRouting
 from capsella.types import Capsules
 
 
@@ -55,12 +55,6 @@ def test_class_capsules_have_their_children_s_mean_pose() -> None:
     shares = activations.flatten(1) / activations.flatten(1).sum(1, keepdim=True)
     mean = torch.einsum("bi,bid->bd", shares, poses.reshape(2, 12, 4))
     torch.testing.assert_close(parents.poses[:, 0, 0], mean[:, None].expand(-1, 5, -1))
-
-
-@pytest.mark.parametrize("name", ["sabour2017_capsnet", "hahn2019_resnet20"])
-def test_networks_that_read_activations_take_no_routing_without(name: str) -> None:
-    with pytest.raises(ValueError, match="routing"):
-        create_model(name, routing=InvertedAttentionRouting())
 
 
 def test_first_weights() -> None:

@@ -82,22 +82,12 @@ def test_multiple_crops_are_the_mean_over_crops_at_the_offsets() -> None:
     assert len(set(CROPS)) == 13
 
 
-def test_errors_of_multiple_crops() -> None:
-    with pytest.raises(ValueError, match="model"):
-        MultiCrop(create_model("hinton2018_cnn", image_size=8))
-    model = create_model("hinton2018_cnn", image_size=12, crop=8)
-    with pytest.raises(ValueError, match="offsets"):
-        MultiCrop(model)
-    with pytest.raises(RuntimeError, match="eval"):
-        MultiCrop(model, [(1, 1)])(torch.rand(1, 1, 12, 12))
-
-
 class TestStemMatrixCapsNet:
     """Ours: matrix capsules after batch-normalised convolutions."""
 
     def test_every_layer_is_normalised_or_none(self) -> None:
         def norms(**options: object) -> list[int]:
-            model = create_model("stem_matrix_capsnet", types=6, width=10, **options)
+            model = create_model("batchnorm_matrix_capsnet", types=6, width=10, **options)
             return [module.num_features for module in model.modules() if isinstance(module, torch.nn.BatchNorm1d)]
 
         assert norms() == [3, 3, 6, 6, 6, 6, 5, 5]
@@ -107,4 +97,4 @@ class TestStemMatrixCapsNet:
     @pytest.mark.parametrize(("field", "value"), [("width", 0), ("types", 7)])
     def test_odd_widths(self, field: str, value: int) -> None:
         with pytest.raises(ValueError, match=field):
-            create_model("stem_matrix_capsnet", **{field: value})
+            create_model("batchnorm_matrix_capsnet", **{field: value})

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from capsella.layers import LargeConv2d
+from capsella.layers import FastConv2d
 from capsella.models import ImageClassifier, create_model
 from capsella.models.inference import PackedConv2d, optimize_for_inference
 from tests.models.test_battery import images_for, small
@@ -42,7 +42,7 @@ def check(model: ImageClassifier, images: torch.Tensor) -> ImageClassifier:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("sabour2017_capsnet", {"evenly_routed": True}),
+        ("sabour2017_capsnet", {"uniform_primary_couplings": True}),
         ("mazzia2021_efficient_capsnet", {}),
         ("hinton2018_cnn", {}),
         ("hahn2019_resnet20", {"width": 4, "types": 4}),
@@ -56,7 +56,7 @@ def test_outputs_are_equal_and_the_original_is_unchanged(name: str, options: dic
     model = with_statistics(small(name, **options))
     before = {key: value.clone() for key, value in model.state_dict().items()}
     fast = check(model, images_for(model, 2))
-    assert not any(type(module) in (nn.Conv2d, LargeConv2d) for module in fast.modules())
+    assert not any(type(module) in (nn.Conv2d, FastConv2d) for module in fast.modules())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert any(parameter.requires_grad for parameter in model.parameters())
 

@@ -110,7 +110,7 @@ LAYERS = {
         *(64 * 8 * 17, 2 * 8, 2 * 8),  # a scale and a shift for each type, of poses and of activations
         *(9 * 8 * 16 * POSE, 9 * 16 * 16 * POSE, 16 * 5 * POSE),
     ],
-    "stem_matrix_capsnet": [
+    "batchnorm_matrix_capsnet": [
         *(normalised(3, 1, 32) + normalised(3, 32, 64) + normalised(3, 64, 64)),
         *(64 * 8 * 17, 2 * 8, 2 * 8),
         *(9 * 8 * 16 * POSE, 2 * 16, 9 * 16 * 16 * POSE, 2 * 16, 16 * 5 * POSE, 2 * 5),

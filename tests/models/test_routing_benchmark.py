@@ -9,7 +9,7 @@ from capsella.models import ImageClassifier, count_parameters, create_model, lis
 from capsella.routing import ROUTINGS
 
 
-@pytest.mark.parametrize("name", list_models("league_*"))
+@pytest.mark.parametrize("name", list_models("benchmark_*"))
 def test_parameters_as_asked(name):
     for parameters in (100_000, 250_000):
         model = create_model(name, image_size=32, channels=2, classes=5, parameters=parameters)
@@ -20,7 +20,7 @@ def test_parameters_as_asked(name):
 def test_gradients_of_every_routing_reach_the_convolutions(routing):
     """A little away from where training starts: uniform couplings or activations pass no gradient down."""
     options = {"image_size": 32, "channels": 1, "classes": 4, "routing": {"name": routing}}
-    model = create_model("league_capsnet", **options).train()
+    model = create_model("benchmark_capsnet", **options).train()
     assert count_parameters(model) == pytest.approx(128_000, rel=0.02)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -39,15 +39,15 @@ def test_gradients_of_every_routing_reach_the_convolutions(routing):
 @pytest.mark.parametrize(("routing", "size"), [("dynamic", 20), ("self_attention", 32), ("uniform", 48)])
 def test_lengths_start_where_the_squash_has_a_slope(routing, size):
     options = {"image_size": size, "channels": 2, "classes": 5, "routing": {"name": routing}}
-    lengths = create_model("league_capsnet", **options).train()(torch.rand(8, 2, size, size)).activations
+    lengths = create_model("benchmark_capsnet", **options).train()(torch.rand(8, 2, size, size)).activations
     assert 0.2 < lengths.min() < lengths.max() < 0.95
 
 
 def test_the_width_is_saved_and_finding_it_draws_no_random_numbers(tmp_path):
     torch.manual_seed(0)
-    model = create_model("league_pooling", classes=3)
+    model = create_model("benchmark_pooling", classes=3)
     torch.manual_seed(0)
-    again = create_model("league_pooling", classes=3, width=model.options["width"])
+    again = create_model("benchmark_pooling", classes=3, width=model.options["width"])
     assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
     model.save_pretrained(tmp_path)
     assert ImageClassifier.from_pretrained(tmp_path).options == model.options
@@ -55,5 +55,5 @@ def test_the_width_is_saved_and_finding_it_draws_no_random_numbers(tmp_path):
 
 def test_too_few_parameters():
     with pytest.raises(ArgumentError) as error:
-        create_model("league_capsnet", parameters=20_000)
+        create_model("benchmark_capsnet", parameters=20_000)
     assert error.value.argument == "parameters"

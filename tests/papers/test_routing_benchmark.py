@@ -14,7 +14,7 @@ from capsella.cli.main import main
 from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import AttackOptions
-from capsella.experiments import CorrectnessTable, ValidationResult, unpack_correct
+from capsella.experiments import CorrectnessTable, Task, ValidationResult, unpack_correct
 from capsella.experiments import fit as runs
 from capsella.models import count_parameters
 from capsella.papers.budget import Budget
@@ -44,14 +44,12 @@ def changed(data):
     return "digits again", load_data(dataclasses.replace(data, split_seed=1)).test
 
 
-DIGITS = BenchmarkDataset(
-    "digits", "routings-tiny", ("digits",), ChangedImages("others", changed), budgets={"small": TINY}
-)
+DIGITS = BenchmarkDataset("digits", "routings-tiny", ("digits",), {"small": TINY}, ChangedImages("others", changed))
 STOPPED = dataclasses.replace(DIGITS, label="digits, stopped", stops=True)
 
 
 def tiny_recipe():
-    model = ModelOptions("league_capsnet", {"parameters": 80_000})
+    model = ModelOptions("benchmark_capsnet", {"parameters": 80_000})
     return dataclasses.replace(CAPSNET, model=model, loss=get_recipe("routings-digits").loss)
 
 
@@ -70,7 +68,7 @@ def tiny(monkeypatch):
     def make(*names, dataset=DIGITS):
         monkeypatch.setattr(datasets, "ROUTINGS", {name: ROUTINGS[name] for name in names if name in ROUTINGS})
         monkeypatch.setattr(datasets, "OTHERS", {name: OTHERS[name] for name in names if name in OTHERS})
-        return RoutingBenchmark("small", ((dataset, "digits"),))
+        return RoutingBenchmark(budget="small", datasets=((dataset, "digits"),))
 
     return make
 
@@ -94,9 +92,9 @@ def test_networks_have_as_many_parameters(source):
 
 
 def test_rows_differ_in_network_and_loss_alone():
-    uniform = {"em, even", "heinsen, even", "inverted attention, even", "variational, even"}
+    uniform = {"em, uniform", "heinsen, uniform", "inverted attention, uniform", "variational, uniform"}
     names = {*(name.replace("_", " ") for name in ROUTINGS), *OTHERS, *uniform}
-    benchmark = RoutingBenchmark("small")
+    benchmark = RoutingBenchmark(budget="small")
     assert len({row.slug for row in benchmark.rows}) == len(benchmark.rows) == len(DATASETS) * len(names)
     for dataset, source in benchmark.datasets:
         rows = rows_on(dataset, source, "small")
@@ -107,7 +105,7 @@ def test_rows_differ_in_network_and_loss_alone():
             assert row.recipe.stop_at_error is None  # nothing looks at test images while rates are tried
             if row.label[1] in uniform | {"uniform"}:
                 (routed,) = [other for other in rows if other.uniform == row.slug]
-                assert routed.label[1] == row.label[1].replace("uniform", "dynamic").removesuffix(", even")
+                assert routed.label[1] == row.label[1].replace("uniform", "dynamic").removesuffix(", uniform")
 
 
 def test_sources():
@@ -166,7 +164,7 @@ def test_memory_of_a_step():
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
     sizes = [
-        measure.step_memory_mib(ModelOptions("league_pooling", {"width": width}).create(16, 1, ("a", "b")), recipe)
+        measure.step_memory_mib(ModelOptions("benchmark_pooling", {"width": width}).create(16, 1, ("a", "b")), recipe)
         for width in (8, 64)
     ]
     # The last convolution's output and its normalisation: 4×4 sites, twice, of 56 maps more, and their ReLU.
@@ -176,7 +174,7 @@ def test_memory_of_a_step():
 def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
     tiny("self", POOLED)
     monkeypatch.setattr(datasets, "FACTORS", (1.0, 3.0))
-    tested, choose, test = [], table.choose_rates, table.Task.run
+    tested, choose, test = [], table.choose_rates, Task.run
 
     def chose(rows, grid):
         chosen = choose(rows, grid)
@@ -188,7 +186,7 @@ def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(table, "choose_rates", chose)
     monkeypatch.setattr(
-        table.Task, "run", lambda task, *given: (task.is_tested and tested.append(task)) or test(task, *given)
+        Task, "run", lambda task, *given: (task.is_tested and tested.append(task)) or test(task, *given)
     )
     folder = tmp_path / "mine"
     words = ["papers", "run", "routings", "--data", "digits", "--seeds", "2", "--out", str(folder)]
@@ -222,11 +220,11 @@ def test_gains_over_uniform_couplings_are_at_the_rate_of_the_row(tiny, tmp_path,
 
     def chosen(rows, grid):
         rates = {row.slug: datasets.scaled_learning_rate(row.recipe, 1.0 if row.uniform else 3.0) for row in rows}
-        return [datasets.ChosenRate({}, rates[r.slug], datasets.at_chosen_rate(r, rates[r.slug])) for r in rows]
+        return [datasets.ChosenRate(datasets.at_chosen_rate(r, rates[r.slug]), rates[r.slug]) for r in rows]
 
     monkeypatch.setattr(table, "choose_rates", chosen)
     rows = by_routing(benchmark.run(tmp_path, (0, 1), "c", QUIET))
-    routed, uniform = rows["heinsen"], rows["heinsen, even"]
+    routed, uniform = rows["heinsen"], rows["heinsen, uniform"]
     assert {run["recipe"]["optimizer"]["learning_rate"] for run in routed["uniform_runs"]} == {routed["rate"]}
     assert {run["recipe"]["optimizer"]["learning_rate"] for run in uniform["runs"]} == {3 * routed["rate"]}
     models = [[run["recipe"]["model"] for run in of] for of in (routed["uniform_runs"], uniform["runs"])]
@@ -248,7 +246,7 @@ def test_networks_that_stop_at_one_error_gain_on_changed_images(tiny, tmp_path, 
         assert {row[gain] for row in values["rows"] for gain in ("gain_over_uniform", "gain_over_cnn")} == {None}
         assert all("not reached" in row["cells"][3] and row["cells"][4] == "–" for row in values["rows"])
         return
-    routed, uniform, cnn = (accuracy(rows[name]["changed"]) for name in ("heinsen", "heinsen, even", POOLED))
+    routed, uniform, cnn = (accuracy(rows[name]["changed"]) for name in ("heinsen", "heinsen, uniform", POOLED))
     assert rows["heinsen"]["gain_over_uniform"]["points"] == pytest.approx(100 * (routed - uniform).mean())
     assert rows["heinsen"]["gain_over_cnn"]["points"] == pytest.approx(100 * (routed - cnn).mean())
     assert rows[POOLED]["gain_over_cnn"] is None
@@ -259,7 +257,7 @@ def test_diverged_seeds_stand_in_the_cell_and_take_the_rank(tiny, tmp_path, monk
     train = runs.train
 
     def diverge(recipe, *arguments, **options):
-        if recipe.model.name == "league_pooling" and recipe.seed == 1:
+        if recipe.model.name == "benchmark_pooling" and recipe.seed == 1:
             raise TrainingDivergedError("loss: not a number")
         return train(recipe, *arguments, **options)
 

@@ -16,14 +16,13 @@ from capsella.papers.attack_table import AttackTable
 from capsella.papers.figure_types import COLOURS, Panel, Series, panels_figure
 from capsella.papers.published import TABLES
 from capsella.papers.table_types import (
-    LIKE,
     NOT_RUN,
     ErrorRow,
     ErrorTable,
     MatchedErrorTable,
-    MatchedRow,
     ReevaluatedRow,
     RowSpec,
+    StandIn,
     TestSet,
     caveated_cells,
     cells_with_caveats,
@@ -73,7 +72,7 @@ def test_an_error_table_from_the_command_line(tmp_path, monkeypatch, capsys):
     main(words)  # goes on
     values = json.loads((folder / "mine.json").read_text())
     assert trained == ["cnn-seed0"]
-    assert [row["label"] for row in values["rows"]] == [["digits", n] for n in ("CNN", "CNN, again", "CapsNet")]
+    assert [row["cells"][:2] for row in values["rows"]] == [["digits", n] for n in ("CNN", "CNN, again", "CapsNet")]
     assert [row["paper_error_percent"] for row in values["rows"]] == [9.7, 1.4, None]
     assert values["command"] == "capsella papers run tiny --budget small --seeds 2"
     cnn, again, _ = values["rows"]
@@ -125,7 +124,7 @@ def test_diverged_runs_are_named_in_their_cells(tmp_path):
         {"cells": ["1.0", NOT_RUN, "2.0", "3.0"], "slugs": ["a", "b"]},
         {"cells": ["1.0", "4.0", "2.0", "5.0"], "slugs": ["c", "c"]},
     ]
-    table = SimpleNamespace(title="t", note="", columns=())
+    table = SimpleNamespace(title="t", note="", columns=(), caveat_text="")
     values = table_values(table, "", "c", ["x paper", "x ours", "y paper", "y ours"], rows, folder=tmp_path)
     cells = [row["cells"] for row in values["rows"]]
     assert cells == [["1.0", "diverged", "2.0", "3.0 (1 seed diverged)"], rows[1]["cells"]]
@@ -189,8 +188,8 @@ STOPPED = dataclasses.replace(CAPSNET, epochs=2, stop_at_error=100.0)
 STOPPED_CNN = dataclasses.replace(CNN, epochs=2, stop_at_error=100.0)
 FEWER = TestSet("less", "half of them", lambda data: dataclasses.replace(data, test_per_class=1))
 ROWS = (
-    MatchedRow(slug="capsnet", recipe_name="demo", recipe=STOPPED, label=("digits", "CapsNet"), paper=(1.0, 20.0)),
-    MatchedRow(slug="cnn", recipe_name="demo", recipe=STOPPED_CNN, label=("digits", "CNN"), paper=(1.5, 30.0)),
+    ErrorRow(slug="capsnet", recipe_name="demo", recipe=STOPPED, label=("digits", "CapsNet"), paper=(1.0, 20.0)),
+    ErrorRow(slug="cnn", recipe_name="demo", recipe=STOPPED_CNN, label=("digits", "CNN"), paper=(1.5, 30.0)),
 )
 
 
@@ -225,7 +224,7 @@ def test_a_matched_error_table_from_its_runs(trained, monkeypatch):
     pairs = list(zip(capsnet["runs"], cnn["runs"], strict=True))
     by_seed = {key: [b[key]["error_percent"] - a[key]["error_percent"] for a, b in pairs] for key in ("test", "less")}
     assert difference["by_seed"] == by_seed
-    assert difference["paper"] == {"test": 0.5, "less": 10.0}
+    assert [difference["cells"][at] for at in (3, 5)] == ["+0.50", "+10.00"]
     assert difference["cells"][-1] == f"{sum(by_seed['less']) / 2 - 10:+.1f}"
     ours = [run["less"]["error_percent"] for run in cnn["runs"]]
     assert cnn["cells"][-1] == f"{sum(ours) / 2 - 30:+.1f}"
@@ -255,30 +254,31 @@ def test_networks_that_did_not_reach_the_error_are_not_compared(trained):
 def test_numbers_of_another_stop_or_on_a_stand_in_have_a_caveat_and_no_gap(trained):
     folder, values = trained
     results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
-    for row in matched(each(other_stop=60.0)).build(results, folder, "c", QUIET)["rows"]:
+    for row in matched(each(caveat="at 60 %")).build(results, folder, "c", QUIET)["rows"]:
         assert all(row["cells"][at].endswith(" (at 60 %)") for at in (4, 6))
         assert row["cells"][7] == "–"
     sets = (TestSet("test", "all"), dataclasses.replace(FEWER, caveat=" (stand-in)"))
     for row in matched(sets=sets).build(results, folder, "c", QUIET)["rows"]:
         assert [row["cells"][at].endswith(" (stand-in)") for at in (4, 6)] == [False, True]
         assert row["cells"][7] == "–"
-    affnist = TABLES["sabour2017-affnist"]
-    assert [on.caveat for on in affnist("small").on("affnist").test_sets] == ["", ""]
-    assert [on.caveat for on in affnist("small").on("affnist-like").test_sets] == ["", " (stand-in)"]
-    assert affnist("full").caveat("cnn") == ""
+    affnist = TABLES["sabour2017-affnist"]("small")
+    assert [[on.caveat for on in affnist.on(source).test_sets] for source in ("affnist", "affnist-like")] == [
+        ["", ""],
+        ["", " (stand-in)"],
+    ]
 
 
-def test_sources_that_cannot_make_a_row_or_stop_elsewhere(monkeypatch):
-    more = tuple(dataclasses.replace(row, slug=f"{row.slug}2", impossible={"wine": "No digits."}) for row in ROWS)
-    table = matched((*ROWS, *more))
-    assert [row.slug for row in table.on("wine").rows] == ["capsnet", "cnn"]
-    assert table.on("wine").note == "N. No digits."
-    assert {row.paper for row in table.on("mnist").rows} == {None}
-    monkeypatch.setitem(LIKE, "digits", ("digits-again",))
-    assert [row.paper for row in table.on("digits-again").rows] == [(1.0, 20.0), (1.5, 30.0)] * 2
-    table = matched(each(stops={"wine": 7.0}))
-    assert [(row.recipe.stop_at_error, row.other_stop) for row in table.on("wine").rows] == [(7.0, 7.0)] * 2
-    assert [(row.recipe.stop_at_error, row.other_stop) for row in table.on("mnist").rows] == [(100.0, None)] * 2
+def test_stand_ins_that_cannot_make_a_row_or_stop_elsewhere():
+    more = tuple(dataclasses.replace(row, slug=f"{row.slug}2") for row in ROWS)
+    stand_ins = {"wine": StandIn(("capsnet", "cnn"), 7.0, "No others.")}
+    table = dataclasses.replace(matched((*ROWS, *more)), stand_ins=stand_ins)
+    wine = table.on("wine")
+    assert [(row.slug, row.recipe.stop_at_error, row.caveat, row.paper) for row in wine.rows] == [
+        ("capsnet", 7.0, "at 7 %", (1.0, 20.0)),
+        ("cnn", 7.0, "at 7 %", (1.5, 30.0)),
+    ]
+    assert wine.note == "N. No others."
+    assert {(row.recipe.stop_at_error, row.caveat, row.paper) for row in table.on("mnist").rows} == {(100.0, "", None)}
     for rows in ((), ROWS[:1]):
         with pytest.raises(ArgumentError):
             matched(rows)
@@ -300,7 +300,7 @@ def test_a_changed_set_with_a_source_is_what_other_data_replace(tmp_path, monkey
         return SimpleNamespace(test=test)
 
     monkeypatch.setattr(table_types, "load_data", with_other_classes)
-    with pytest.raises(CapsellaError, match="others"):
+    with pytest.raises(ArgumentError, match="others"):
         far("others").run(tmp_path, (0,), "c", QUIET)
     assert list(tmp_path.iterdir()) == []
 

@@ -181,7 +181,7 @@ def test_the_path_leads_back_from_a_class(matrix_capsnet, image):
 def test_networks_whose_log_odds_are_logits_are_looked_into(routing):
     """Their class capsules are asked for log-odds, not called."""
     options = {"image_size": 17, "channels": 1, "classes": 3, "routing": {"name": routing}}
-    model = create_model("league_capsnet", **options).eval()
+    model = create_model("benchmark_capsnet", **options).eval()
     image = torch.rand(1, 17, 17)
     last = routed_layers(model, image)[-1]
     with record() as traces, torch.no_grad():

@@ -11,7 +11,7 @@ from capsella.experiments import with_learning_rate
 from capsella.experiments.reproduce import Entry, judge_claim
 from capsella.experiments.reproduce.findings import judge
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
-from capsella.papers.table_types import Claim, MatchedErrorTable, MatchedRow, TestSet
+from capsella.papers.table_types import Claim, ErrorRow, MatchedErrorTable, TestSet
 from tests.reproduce.made import rows, table
 
 IMAGES = 400
@@ -126,7 +126,7 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
             test["correct"] = base64.b64encode(np.packbits(hits).tobytes()).decode()
             (run / "novel.json").write_text(json.dumps(test))
     both = tuple(
-        MatchedRow(slug=slug, recipe_name="bars", recipe=rows("medium")[slug].recipe, label=(slug,), paper=None)
+        ErrorRow(slug=slug, recipe_name="bars", recipe=rows("medium")[slug].recipe, label=(slug,), paper=None)
         for slug in ("caps", "cnn")
     )
     on = (TestSet("test", "plain"), TestSet("novel", "novel", lambda data: data))
@@ -150,9 +150,9 @@ def test_the_papers_claims_are_of_rows_that_there_are(budget):
 
 
 def test_the_thesiss_claims_are_of_rows_that_pbc_has():
-    from capsella.papers.forslov2018.runs import ThesisRuns
+    from capsella.papers.forslov2018.runs import ThesisItem
 
-    runs = ThesisRuns("medium", "pbc")
+    runs = ThesisItem(title="", item="", budget="medium", source="pbc")
     slugs = {row.slug for row in runs.grid(runs.sets)}
     slugs |= {runs.with_decoder("capsnet1", decoder).slug for decoder in (True, False)}
     claims = [claim for claim in CLAIMS if claim.where.startswith("forslov2018")]

@@ -68,7 +68,9 @@ CASES = {
     "em, scaled": Case(em_routing, EM, {"cost_scale": 5.0, "inverse_temperature": 0.2}, 3),
     "em, standardised": Case(em_routing, EM, {"standardise_costs": True, "inverse_temperature": 20.0}, 3),
     "em, random start": Case(em_routing, EM, {"start": "random", "start_seed": 3, "inverse_temperature": 0.2}, 3),
-    "em, soft first": Case(em_routing, EM, {"early_sharpness": 0.2, "inverse_temperature": 0.2, "iterations": 4}, 4),
+    "em, soft first": Case(
+        em_routing, EM, {"early_likelihood_weight": 0.2, "inverse_temperature": 0.2, "iterations": 4}, 4
+    ),
     "heinsen": Case(heinsen_routing, HEINSEN, {"epsilon": 0.01}, 3),
     "inverted attention": Case(inverted_attention_routing, {"scale": "d", "shift": "d"}, {}, 2),
     "inverted attention, 3 rounds": Case(

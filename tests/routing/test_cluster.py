@@ -1,7 +1,5 @@
 """Cluster routing: against the paper's equations in NumPy, eager against reference, its properties and its layer."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -109,20 +107,3 @@ def test_pixels_are_the_pose_of_every_type() -> None:
     assert (activations == 1).all()
     for t in range(6):
         assert torch.equal(poses[:, 1, 2, t], images[:, :, 1, 2])
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_refusals_name_the_argument() -> None:
-    for votes in (torch.rand(2, 3, 4, 5), torch.ones(2, 3, 4, 5, 6).long(), torch.rand(2, 3, 0, 5, 6)):
-        with pytest.raises(ValueError, match=r"^votes: must"):
-            cluster_routing(votes)
-    with pytest.raises(ValueError, match=r"^backend: must"):
-        cluster_routing(torch.rand(1, 2, 3, 4, 5), backend="triton")
-    wrong: tuple[tuple[str, int, dict[str, Any]], ...] = (
-        ("votes", 1, {}),
-        ("kernel", 2, {"kernel": 2}),
-        ("backend", 2, {"backend": "fast"}),
-    )
-    for argument, number, options in wrong:
-        with pytest.raises(ValueError, match=f"^{argument}: must"):
-            ClusterCapsules(2, 3, 4, 5, number, (3, 3), **options)

@@ -121,10 +121,3 @@ def test_refusals_name_the_argument() -> None:
     for argument, given in wrong:
         with pytest.raises(ValueError, match=f"^{argument}: m"):
             RoutingInputs(*given)
-
-
-def test_sizes_are_known_by_name() -> None:
-    geometry = Geometry((2, 3), (2, 1), matrix=True)
-    sizes = RoutingInputs(**Layer(5, (4, 6), geometry, (7, 16), (8, 16)).tensors(), geometry=geometry).shape
-    assert tuple(sizes) == (5, 4, 6, 7, 2, 4, 8, 2, 3, 2, 1, 4, 4, 4, 0)
-    assert (sizes.n, sizes.k, sizes.i, sizes.d, sizes.grid) == (40, 6, 42, 16, (5, 2, 4, 8))

@@ -66,7 +66,7 @@ def test_the_formulas_as_printed(backend: str, iterations: int) -> None:
 def test_every_e_step_but_the_last_is_soft(backend: str) -> None:
     V, a = torch.randn(1, 6, 3, 4, dtype=torch.float64), torch.rand(1, 6, dtype=torch.float64)
     betas, options = torch.randn(2, 3, dtype=torch.float64), {"inverse_temperature_decay": 0.0, "backend": backend}
-    routed = em_routing(V, a, *betas, 4, inverse_temperature=0.3, early_sharpness=0.2, **options)
+    routed = em_routing(V, a, *betas, 4, inverse_temperature=0.3, early_likelihood_weight=0.2, **options)
     one = [V[0].numpy(), a[0].numpy(), betas[0].numpy(), betas[1].numpy(), [0.3] * 4]
     for ours, theirs in zip(routed, em_by_the_paper(*one, (0.2, 0.2, 1.0)), strict=True):
         torch.testing.assert_close(ours[0], torch.from_numpy(theirs), rtol=1e-9, atol=1e-12)
@@ -173,7 +173,7 @@ CONVOLUTIONS = {
 OPTIONS: list[dict[str, Any]] = [
     {"cost_scale": 3.0},
     {"start": "random", "cost_scale": 3.0},
-    {"iterations": 4, "early_sharpness": 0.3},
+    {"iterations": 4, "early_likelihood_weight": 0.3},
     {"standardise_costs": True, "inverse_temperature": 20.0},
 ]
 

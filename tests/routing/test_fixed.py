@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from capsella.models import create_model
 from capsella.routing import (
     Geometry,
     RandomRouting,
@@ -68,12 +67,6 @@ def test_no_votes_are_kept(routing: Routing) -> None:
     votes = sizes.n * sizes.i * sizes.c_out * sizes.d
     assert max(storages.values()) <= votes / 8
     assert sum(storages.values()) < votes / 2
-
-
-@pytest.mark.parametrize("routing", [UniformRouting(), RandomRouting()])
-def test_no_images_with_coordinates_added(routing):
-    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, routing=routing).eval()
-    assert model(torch.rand(0, 1, 17, 17)).activations.shape == (0, 5)
 
 
 def test_uniform_is_one_iteration_of_dynamic_routing() -> None:

@@ -34,7 +34,7 @@ EM: dict[str, dict[str, Any]] = {
     "scaled": {"cost_scale": 50.0, "inverse_temperature": 0.1, "iterations": 2},
     "standardised": {"standardise_costs": True, "inverse_temperature": 20.0},
     "random start": {"start": "random", "cost_scale": 50.0, "inverse_temperature": 0.1, "iterations": 2},
-    "soft first": {"early_sharpness": 0.2, "iterations": 4, "inverse_temperature": 0.1},
+    "soft first": {"early_likelihood_weight": 0.2, "iterations": 4, "inverse_temperature": 0.1},
     "high floor": {"variance_floor": 0.5, "iterations": 4, "inverse_temperature": 0.1},
 }
 RIVALS = ("all", "types")

@@ -37,7 +37,7 @@ from capsella.types import Capsules
 
 OPTIONS: list[Routing] = [
     DynamicRouting(iterations=2, bias=True, leaky=True),
-    EMRouting(iterations=2, competition="types", cost_scale=100.0, standardise_costs=True, early_sharpness=0.5),
+    EMRouting(iterations=2, competition="types", cost_scale=100.0, standardise_costs=True, early_likelihood_weight=0.5),
     HeinsenRouting(2, epsilon=1e-3, shared=True, bias=False),
     InvertedAttentionRouting(iterations=3),
     RandomRouting(seed=7),
@@ -191,7 +191,7 @@ def test_a_new_routing_is_a_row_of_the_benchmark(kind: str) -> None:
         assert rows[0].recipe.loss.name == ("margin" if kind == "lengths" else "cross_entropy")
 
 
-@pytest.mark.parametrize("network", ["league_capsnet", "hahn2019_convnet", "tsai2020_resnet"])
+@pytest.mark.parametrize("network", ["benchmark_capsnet", "hahn2019_convnet", "tsai2020_resnet"])
 def test_networks_take_a_new_routing_by_name(kind: str, network: str) -> None:
     if kind == "none" and network == "hahn2019_convnet":
         with pytest.raises(ValueError, match=r"^routing: must"):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from capsella.layers import DenseCapsules
-from capsella.layers.large_kernels import LargeConv2d
+from capsella.layers.fast_convolution import FastConv2d
 from capsella.routing import ROUTINGS
 from capsella.types import Capsules
 from tests.routing.helpers import needs_kernels
@@ -123,7 +123,7 @@ def test_eager_has_the_second_derivatives_of_the_reference(name: str) -> None:
 
 
 def test_large_convolutions_have_the_second_derivatives_of_pytorch() -> None:
-    layer, images = LargeConv2d(128, 128, 11), torch.randn(8, 128, 28, 28, requires_grad=True)
+    layer, images = FastConv2d(128, 128, 11), torch.randn(8, 128, 28, 28, requires_grad=True)
     results = []
     for training in (True, False):
         layer.train(training).zero_grad()

@@ -83,7 +83,7 @@ def test_outputs_and_gradients(name: str, routing: Any) -> None:
     [
         EMRouting(iterations=2, competition="types", standardise_costs=True, inverse_temperature=20.0),
         EMRouting(iterations=2, start="random", variance_floor=0.5),
-        EMRouting(iterations=3, early_sharpness=0.2, inverse_temperature=1.0),
+        EMRouting(iterations=3, early_likelihood_weight=0.2, inverse_temperature=1.0),
         DynamicRouting(iterations=3, leaky=True),
     ],
     ids=str,

@@ -19,7 +19,7 @@ SETTINGS: dict[str, dict[str, list[Any]]] = {
         "inverse_temperature": [0.01, 0.01, 1.0],
         "cost_scale": [None, 1.0, 100.0],
         "standardise_costs": [False, False, True],
-        "early_sharpness": [1.0, 0.1],
+        "early_likelihood_weight": [1.0, 0.1],
         "start": ["uniform", "random"],
         "variance_floor": [1e-4, 1e-8, 0.5],
         "beta_a_scale": [None, None, 5000.0],

@@ -28,7 +28,8 @@ def test_the_page_is_one_file_that_asks_for_nothing(shared):
 
 
 @pytest.mark.parametrize(
-    ("network", "routing"), [("league_capsnet", "em"), ("league_capsnet", "variational"), ("heinsen2019_capsnet", None)]
+    ("network", "routing"),
+    [("benchmark_capsnet", "em"), ("benchmark_capsnet", "variational"), ("heinsen2019_capsnet", None)],
 )
 def test_networks_whose_log_odds_are_logits_are_looked_into(network, routing):
     """Their last layer is asked for log-odds, not called."""

@@ -247,7 +247,7 @@ def _routing(recipe: Recipe) -> "dict[str, BaseDistribution]":
             "iterations": IntDistribution(1, max(3, routing.iterations)),
             "inverse_temperature": around(routing.inverse_temperature, 10.0),
             "variance_floor": around(routing.variance_floor, 10.0),
-            "early_sharpness": choice_with(routing.early_sharpness, 1.0, 1 / 64),
+            "early_likelihood_weight": choice_with(routing.early_likelihood_weight, 1.0, 1 / 64),
             "beta_a_scale": choice_with(routing.beta_a_scale, 500.0, 2500.0),
         }
     elif isinstance(routing, DynamicRouting):

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from rich.console import Console
 from torch import nn
 
 from capsella.bench import ExecutionTime, execution_times
-from capsella.data import load_once, single_images
+from capsella.data import THESIS_SETS, load_data, load_once, single_images
 from capsella.environment import environment, hardware
 from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.experiments import Results, Row
@@ -29,16 +29,16 @@ from capsella.papers.forslov2018.paper import (
     TIMES,
     WEIGHTS,
 )
-from capsella.papers.forslov2018.runs import (
-    SIZE,
-    AvailableSets,
-    FromRuns,
-    ThesisRuns,
-    accuracies_of,
-    images_tested,
-    mean_sd,
+from capsella.papers.forslov2018.runs import SIZE, ThesisItem, accuracies_of, images_tested, mean_sd
+from capsella.papers.table_types import (
+    NOT_RUN,
+    Claim,
+    Published,
+    few_images,
+    hardware_of,
+    seeds_phrase,
+    table_values,
 )
-from capsella.papers.table_types import NOT_RUN, Claim, Published, hardware_of, seeds_phrase, table_values
 from capsella.training import load_run
 
 CLASSES = (5, 10, 15)  # |C| of basic, medium and hard
@@ -53,13 +53,7 @@ WEIGHTS_NOTE = (
 class WeightsTable(Published):
     """Table 2: the number of weights in each network, counted."""
 
-    columns: ClassVar[tuple[str, ...]] = ("network",)
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """Return the parts that the table lists: a key of `WEIGHTS`, or a decoder with its family, and a label."""
-        decoders = {f"decoder of {kind}": f"DECODER NET, CT = {thick}" for kind, thick in CAPSULE_THICKNESS.items()}
-        return {"init1": "INIT-NET 1", "init2": "INIT-NET 2", **NETWORKS, **decoders}
+    columns: tuple[str, ...] = ("network",)
 
     def path(self, folder: Path) -> Path:
         """Return the path of the JSON."""
@@ -67,15 +61,15 @@ class WeightsTable(Published):
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`: count the weights."""
+        decoders = {f"decoder of {kind}": f"DECODER NET, CT = {thick}" for kind, thick in CAPSULE_THICKNESS.items()}
         rows = []
-        for part, label in self.parts.items():
-            kind = part.removeprefix("decoder of ")
-            paper = WEIGHTS["decoder"].at(CAPSULE_THICKNESS[kind]) if kind != part else None
-            counts = [
-                {"classes": n, "paper": paper or WEIGHTS[part].at(n), "ours": count_part(part, n)} for n in CLASSES
-            ]
-            cells = [f"{number:,}" for count in counts for number in (count["paper"], count["ours"])]
-            rows.append({"cells": [label, *cells], "counts": counts})
+        for part, label in {"init1": "INIT-NET 1", "init2": "INIT-NET 2", **NETWORKS, **decoders}.items():
+            thick = CAPSULE_THICKNESS.get(part.removeprefix("decoder of "))
+            counts = []
+            for classes in CLASSES:
+                paper = WEIGHTS[part].at(classes) if thick is None else WEIGHTS["decoder"].at(thick)
+                counts += [paper, count_part(part, classes)]
+            rows.append({"cells": [label, *(f"{count:,}" for count in counts)], "counts": counts})
         measured = f"Counted in the networks as capsella {environment()['capsella']} builds them."
         heads = [f"{whose}, {classes} classes" for classes in CLASSES for whose in ("paper", "ours")]
         values = table_values(self, measured, command, heads, rows)
@@ -101,63 +95,44 @@ def _weights(module: nn.Module) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkTable(FromRuns):
-    """A table with a row per network and INIT-NET."""
+class AccuracyTable(ThesisItem):
+    """Table 3: test accuracy of each network and INIT-NET, two columns per training set."""
 
-    suffix: ClassVar[str] = ".json"
-    columns: ClassVar[tuple[str, ...]] = ("network", "INIT-NET")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccuracyTable(NetworkTable):
-    """Table 3: test accuracy, two columns per training set."""
+    columns: tuple[str, ...] = ("network", "INIT-NET")
 
     def rows_to_train(self) -> list[Row]:
         """Return every network on every set that the source has."""
-        return self.runs.grid(self.runs.available_sets().sets)
+        return self.grid([*self.images_by_set()])
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
-        """See `Published.build`: accuracies as shares of 1; the JSON has errors, losses and each run's result."""
-        available = self.runs.available_sets()
-        every = [result for runs in results.values() for result in runs]
-        values = table_values(
-            self,
-            f"Test accuracy (1 is all right) on {available.name}, {images_tested(every)}; "
-            f"{seeds_phrase(results)}; {hardware_of(results)}.",
-            command,
-            [f"{name} {whose}" for name in available.sets for whose in ("paper", "ours")],
-            [self._row(network, init, available.sets, results) for network, init in self.runs.networks],
-            note=f"{self.runs.describe()} {available.describe()}",
-            folder=folder,
-            caveat=self.caveat(""),
-        )
+        """See `Published.build`: accuracies as proportions; the JSON has each run's result."""
+        sets, rows = self.images_by_set(), []
+        for network, init in self.networks:
+            slugs = {name: self.row(name, network, init).slug for name in sets}
+            runs = {name: results.get(slug, []) for name, slug in slugs.items()}
+            cells = [NETWORKS[network], str(init)]
+            for name in sets:
+                cells += [f"{ACCURACY[network, init][SETS.index(name)]:.3f}", _cell(accuracies_of(runs[name]))]
+            rows.append({"cells": cells, "slugs": [*slugs.values()], "runs": runs})
+        heads = [f"{name} {whose}" for name in sets for whose in ("paper", "ours")]
+        return self._write(folder, command, results, heads, rows, f"{self.describe()} {self.describe_sets(sets)}")
+
+    def _write(
+        self, folder: Path, command: str, results: Results, heads: list[str], rows: list[dict[str, Any]], note: str
+    ) -> dict[str, Any]:
+        measured = f"Test accuracy (1 is all right) on {images_tested(results)}; {seeds_phrase(results)}; "
+        values = table_values(self, f"{measured}{hardware_of(results)}.", command, heads, rows, folder=folder)
+        values["note"] = note
         write_json(self.path(folder), values)
         return values
 
-    def _row(self, network: str, init: int, sets: Sequence[str], results: Results) -> dict[str, Any]:
-        slugs = [self.runs.row(name, network, init).slug for name in sets]
-        measured, cells = {}, [NETWORKS[network], str(init)]
-        for name, slug in zip(sets, slugs, strict=True):
-            runs = results.get(slug, [])
-            paper = ACCURACY[network, init][SETS.index(name)]
-            if runs:
-                measured[name] = {"paper_accuracy": paper, **_summary(runs)}
-            cells += [f"{paper:.3f}", _cell(accuracies_of(runs)) if runs else NOT_RUN]
-        return {"cells": cells, "slugs": slugs, "network": network, "init": init, "sets": measured}
 
-
-def _cell(shares: Sequence[float]) -> str:
-    """Return shares of 1, one per seed, as a cell."""
-    mean, sd = mean_sd(shares)
+def _cell(accuracies: Sequence[float]) -> str:
+    """Return proportions, one per seed, as a cell."""
+    if not accuracies:
+        return NOT_RUN
+    mean, sd = mean_sd(accuracies)
     return f"{mean:.3f}" + ("" if sd is None else f" ± {sd:.3f}")
-
-
-def _summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return accuracy, error and losses over the seeds of a row, and each run's result."""
-    accuracy, sd = mean_sd(accuracies_of(runs))
-    best = [run["training"]["best"] for run in runs]
-    losses = {name: mean_sd([epoch[name] for epoch in best])[0] for name in ("train_loss", "validation_loss")}
-    return {"accuracy": accuracy, "sd": sd, "error_percent": 100 * (1 - accuracy), **losses, "runs": list(runs)}
 
 
 # The strength of each change in Table 4, as the thesis gives none. With translation by a quarter of the side its
@@ -166,114 +141,70 @@ STRENGTHS = {"translation": 0.25, "rotation": 180.0, "noise": 0.1, "colour": 0.2
 IN_PAPER = ("translation", "rotation", "noise")
 LARGEST_FIRST = ("hard", "medium", "basic", "medium-size", "small", "mini")
 ROBUSTNESS_SEED = 0  # every run sees the same changed images
-CHANGED = "changed-images.json"  # in a run's folder
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustnessTable(NetworkTable):
+class RobustnessTable(AccuracyTable):
     """Table 4: test accuracy on changed images, two columns per change; a run's accuracies are kept in its folder."""
 
     def rows_to_train(self) -> list[Row]:
         """Return every network on the set with the most classes, which Table 3 shares."""
-        return self.runs.grid([self._available()[0]])
+        return self.grid([self.largest_set()])
 
-    def _available(self) -> tuple[str, AvailableSets]:
-        """Return the set with the most classes and, among equal ones, the most images; and all sets."""
-        available = self.runs.available_sets([name for name in LARGEST_FIRST if name in self.runs.sets])
-        order = sorted(available.sets, key=lambda name: (-available.classes_of(name), LARGEST_FIRST.index(name)))
-        return order[0], available
+    def largest_set(self) -> str:
+        """Return the set with the most classes and, among equal ones, the most images."""
+        sets = self.images_by_set([name for name in LARGEST_FIRST if name in self.sets])
+        classes = len(load_data(self.options("hard")).classes)
+        return max(sets, key=lambda n: (THESIS_SETS[n].get("first_classes", classes), -LARGEST_FIRST.index(n)))
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
-        largest, available = self._available()
-        plan = self.rows_to_train()
-        todo = [(row, run["seed"]) for row in plan for run in results.get(row.slug, [])]
-        points: dict[str, list[list[dict[str, Any]]]] = {row.slug: [] for row in plan}
-        for number, (row, seed) in enumerate(todo, start=1):
-            if not (row.folder(folder, seed) / CHANGED).exists():
-                console.print(f"changed images {number} of {len(todo)}: {row.slug}, seed {seed}", markup=False)
-            points[row.slug].append(changed_accuracies(row.slug, row.folder(folder, seed), self._strengths()))
-        tested = [run for runs in results.values() for run in runs]
+        rows = []
+        for (network, init), row in zip(self.networks, self.rows_to_train(), strict=True):
+            runs = [row.folder(folder, run["seed"]) for run in results.get(row.slug, [])]
+            console.print(f"changed images: {row.slug}", markup=False)
+            seeds = [changed_accuracies(run) for run in runs]
+            printed = dict(zip(IN_PAPER, ROBUSTNESS[network, init], strict=True))
+            unchanged = ACCURACY[network, init][SETS.index("hard")]
+            paper = {"unchanged": unchanged} | {name: printed.get(name) for name in STRENGTHS}
+            ours = {change: [of_seed[change] for of_seed in seeds] for change in paper}
+            cells = [NETWORKS[network], str(init)]
+            for change, share in paper.items():
+                cells += ["–" if share is None else f"{share:.3f}", _cell(ours[change])]
+            rows.append({"cells": cells, "slugs": [row.slug] * len(paper), "accuracy_by_seed": ours})
         changed = [head for name, at in STRENGTHS.items() for head in (f"{name} paper", f"{name} {at:g} ours")]
-        mirrored = "Training images were mirrored at random; the thesis changes none. " if self.runs.limits else ""
+        mirrored = "Training images were mirrored at random; the thesis changes none. " if self.limits else ""
         units = "; ".join(f"{change}: {PERTURBATIONS[change].unit}" for change in STRENGTHS)
-        values = table_values(
-            self,
-            f"Test accuracy (1 is all right) on {available.name}, {images_tested(tested[:1])}; "
-            f"{seeds_phrase(results)}; {hardware_of(results)}.",
-            command,
-            ["unchanged paper", "ours", *changed],
-            [
-                _robustness_row(*key, row.slug, points[row.slug])
-                for key, row in zip(self.runs.networks, plan, strict=True)
-            ],
-            note=f"{self.runs.describe()} {mirrored}Trained on {largest}, {available.classes_of(largest)} classes; the "
-            "thesis on hard, 15 classes. It names the changes and gives no strengths; ours are in the heads "
-            f"({units}). Colour is in its text, not in its table.",
-            folder=folder,
-            caveat=self.caveat(""),
+        note = (
+            f"{self.describe()} {mirrored}Trained on {self.largest_set()}; the thesis on hard, 15 classes. It gives no "
+            f"strengths of the changes; ours are in the heads ({units}). Colour is in its text, not in its table."
         )
-        write_json(self.path(folder), values)
-        return values
-
-    def _strengths(self) -> dict[str, Sequence[float]]:
-        """Return the strengths to measure: those of the table, and whole curves at the full budget."""
-        if self.runs.budget != "full":
-            return {change: (strength,) for change, strength in STRENGTHS.items()}
-        return {change: sorted({strength, *PERTURBATIONS[change].strengths}) for change, strength in STRENGTHS.items()}
+        return self._write(folder, command, results, ["unchanged paper", "ours", *changed], rows, note)
 
 
-def changed_accuracies(name: str, folder: Path, strengths: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Return the accuracies of a finished run on changed test images, one dict per point.
+def changed_accuracies(folder: Path) -> dict[str, float]:
+    """Return the accuracy of a finished run on unchanged test images and under each change of `STRENGTHS`.
 
-    Args:
-        name: of the network, in messages.
-        folder: of the run; changed-images.json in it is read if it has these strengths.
-        strengths: by change.
+    They are kept in changed-images.json in the run's folder.
     """
-    path, wanted = folder / CHANGED, {change: list(at) for change, at in strengths.items()}
+    path, wanted = folder / "changed-images.json", {"strengths": STRENGTHS, "seed": ROBUSTNESS_SEED}
     kept: dict[str, Any] = read_json(path) if path.exists() else {}
-    if (kept.get("strengths"), kept.get("seed")) != (wanted, ROBUSTNESS_SEED):
+    if {key: kept.get(key) for key in wanted} != wanted:
         trained = load_run(folder)
         splits = load_once(trained.recipe.data)
-        images = single_images(splits.test, "tests of robustness")
-        robustness = measure_robustness(
-            {name: trained.model}, images, strengths, data=splits.name, seed=ROBUSTNESS_SEED, batch_size=32
-        )
-        kept = {"strengths": wanted, **robustness.to_dict()}
+        images, strengths = single_images(splits.test, "tests of robustness"), {k: (s,) for k, s in STRENGTHS.items()}
+        points = measure_robustness(
+            {"network": trained.model}, images, strengths, data=splits.name, seed=ROBUSTNESS_SEED, batch_size=32
+        ).to_dict()["points"]
+        accuracies = {p["perturbation"] if p["strength"] else "unchanged": p["accuracy_percent"] / 100 for p in points}
+        kept = {**wanted, "accuracies": accuracies}
         write_json(path, kept)
-    return list(kept["points"])
-
-
-def _robustness_row(network: str, init: int, slug: str, seeds: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    printed = dict(zip(IN_PAPER, ROBUSTNESS[network, init], strict=True))
-    paper = {"unchanged": ACCURACY[network, init][SETS.index("hard")]} | {name: printed.get(name) for name in STRENGTHS}
-    accuracy = {change: [_share(points, change) for points in seeds] for change in paper if seeds}
-    cells = []
-    for change, share in paper.items():
-        cells += ["–" if share is None else f"{share:.3f}", _cell(accuracy[change]) if seeds else NOT_RUN]
-    return {
-        "cells": [NETWORKS[network], str(init), *cells],
-        "slugs": [slug] * len(paper),
-        "network": network,
-        "init": init,
-        "paper_accuracy": paper,
-        "accuracy_by_seed": accuracy,
-        "points_by_seed": [list(points) for points in seeds],
-    }
-
-
-def _share(points: Sequence[Mapping[str, Any]], change: str) -> float:
-    """Return the accuracy under a change at its strength; strength 0 of any change leaves images unchanged."""
-    strength = STRENGTHS.get(change, 0.0)
-    of_change = [point for point in points if change in ("unchanged", point["perturbation"])]
-    return float(next(point["accuracy_percent"] for point in of_change if point["strength"] == strength)) / 100
+    return dict(kept["accuracies"])
 
 
 BATCHES = (1, 5)
 # At least so many rounds, and more until so many seconds have passed, of each batch size and pass.
-REPEATS: dict[BudgetName, int] = {"small": 3, "medium": 5, "full": 15}
-SECONDS: dict[BudgetName, float] = {"small": 10.0, "medium": 20.0, "full": 60.0}
+ROUNDS: dict[BudgetName, tuple[int, float]] = {"small": (3, 10.0), "medium": (5, 20.0), "full": (15, 60.0)}
 OVERALL = ("paper CPU s", "paper GPU s", "ours s", "paper × CNN", "ours × CNN", "batch 1 forward × CNN")
 TIMES_NOTE = (
     "Seconds and × are of forward and backward at batch 5, as in the thesis (i7-7700, GTX 1050 Ti); × compares with "
@@ -286,16 +217,11 @@ TIMES_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class TimesTable(Published):
-    """Table 5: how long a batch takes in each network, all timed in turn on this machine. size: pixels a side."""
+    """Table 5: how long a batch takes in each network, all timed in turn on this machine. size: pixels per side."""
 
     budget: BudgetName
     size: int = SIZE
-    columns: ClassVar[tuple[str, ...]] = ("network",)
-
-    @property
-    def networks(self) -> list[tuple[str, bool]]:
-        """Return (network, whether it has the decoder) of each row."""
-        return [(n, decoder) for decoder in (False, True) for n in NETWORKS if not decoder or n in COUNTERPART]
+    columns: tuple[str, ...] = ("network",)
 
     def path(self, folder: Path) -> Path:
         """Return the path of the JSON."""
@@ -303,27 +229,17 @@ class TimesTable(Published):
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`: time all networks in turn."""
-        console.print(
-            f"timing {len(self.networks)} networks in turn, batches of {BATCHES}; nothing else should run now"
-        )
-        times = [
-            execution_times(
-                {_timed_name(*row): self._network(*row) for row in self.networks if row[1] == decoder},
-                BATCHES,
-                repeats=REPEATS[self.budget],
-                seconds=SECONDS[self.budget],
-            )
-            for decoder in (False, True)
-        ]
-        every = [row for group in times for row in group.rows]
-        values = table_values(
-            self,
-            f"Median of at least {REPEATS[self.budget]} rounds on {hardware(environment())}.",
-            command,
-            [*OVERALL, *(f"batch {batch} {passes} ms" for batch in BATCHES for passes in ("forward", "both"))],
-            [_times_row(network, decoder, every) for network, decoder in self.networks],
-        )
-        values["times"] = [group.to_dict() for group in times]
+        repeats, seconds = ROUNDS[self.budget]
+        groups = ([(name, False) for name in NETWORKS], [(name, True) for name in NETWORKS if name in COUNTERPART])
+        console.print(f"timing {sum(map(len, groups))} networks in turn; nothing else should run now")
+        times: list[ExecutionTime] = []
+        for group in groups:
+            networks = {_timed_name(*row): self._network(*row) for row in group}
+            times += execution_times(networks, BATCHES, repeats=repeats, seconds=seconds).rows
+        heads = [*OVERALL, *(f"batch {batch} {passes} ms" for batch in BATCHES for passes in ("forward", "both"))]
+        rows = [_times_row(*row, times) for group in groups for row in group]
+        measured = f"Median of at least {repeats} rounds on {hardware(environment())}."
+        values = table_values(self, measured, command, heads, rows)
         write_json(self.path(folder), values)
         return values
 
@@ -337,29 +253,26 @@ def _timed_name(network: str, decoder: bool) -> str:
 
 
 def _times_row(network: str, decoder: bool, times: Sequence[ExecutionTime]) -> dict[str, Any]:
-    name = _timed_name(network, decoder)
-    other = _timed_name(COUNTERPART[network], False) if network in COUNTERPART else None
-    ours = {(row.batch, row.backward): row.timing.median for row in times if row.network == name}
-    cnn = {(row.batch, row.backward): row.timing.median for row in times if row.network == other}
+    """Return a row; "ratios" are the paper's and ours to the CNN, and ours of one image forward."""
+    name, cnn = _timed_name(network, decoder), COUNTERPART.get(network)
+    seconds: dict[str, Mapping[tuple[int, bool], float]] = {
+        of: {(row.batch, row.backward): row.timing.median for row in times if row.network == of}
+        for of in (name, _timed_name(cnn or network, False))
+    }
+    ours, others = seconds[name], seconds[_timed_name(cnn or network, False)]
     paper = TIMES.get((network, decoder))
-    paper_ratio = paper.cpu / TIMES[COUNTERPART[network], False].cpu if paper is not None and cnn else None
-    ratio, one_image = (ours[key] / cnn[key] if cnn else None for key in ((5, True), (1, False)))
+    ratios: list[float | None] = [None] * 3
+    if cnn is not None:
+        printed = None if paper is None else paper.cpu / TIMES[cnn, False].cpu
+        ratios = [printed, *(ours[key] / others[key] for key in ((5, True), (1, False)))]
     cells = [
         *(["–", "–"] if paper is None else [f"{paper.cpu:.2f}", f"{paper.gpu:.2f}"]),
         f"{ours[5, True]:.3f}",
-        *("–" if number is None else f"{number:.2f}" for number in (paper_ratio, ratio, one_image)),
+        *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
         *(f"{1000 * ours[batch, both]:.1f}" for batch in BATCHES for both in (False, True)),
     ]
-    return {
-        "cells": [name, *cells],
-        "paper_seconds": None if paper is None else paper._asdict(),
-        "paper_times_as_long_as_cnn": paper_ratio,
-        "times_as_long_as_cnn": ratio,
-        "one_image_forward_times_as_long_as_cnn": one_image,
-        "seconds": [
-            {"batch": batch, "backward": both, "median": seconds} for (batch, both), seconds in sorted(ours.items())
-        ],
-    }
+    timed = [{"batch": batch, "backward": both, "median": median} for (batch, both), median in sorted(ours.items())]
+    return {"cells": [name, *cells], "ratios": ratios, "seconds": timed}
 
 
 def table_2(budget: BudgetName) -> WeightsTable:
@@ -369,12 +282,12 @@ def table_2(budget: BudgetName) -> WeightsTable:
 
 def table_3(budget: BudgetName) -> AccuracyTable:
     """Return Table 3: seven networks behind two INIT-NETs on six sets; below the full budget, INIT-NET 1 on three."""
-    return AccuracyTable(title="Forslöv 2018, Table 3", runs=ThesisRuns(budget), item="table3")
+    return AccuracyTable(title="Forslöv 2018, Table 3", item="table3", budget=budget, caveat_text=few_images(budget))
 
 
 def table_4(budget: BudgetName) -> RobustnessTable:
     """Return Table 4: the runs of Table 3 on the set with the most classes, on changed test images."""
-    return RobustnessTable(title="Forslöv 2018, Table 4", runs=ThesisRuns(budget), item="table4")
+    return RobustnessTable(title="Forslöv 2018, Table 4", item="table4", budget=budget, caveat_text=few_images(budget))
 
 
 def table_5(budget: BudgetName) -> TimesTable:

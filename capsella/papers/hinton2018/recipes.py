@@ -93,7 +93,7 @@ def batchnorm_capsnet_smallnorb() -> Recipe:
     options = {"routing": small.model.options["routing"], **FROM_PHOTOGRAPHS}
     return replace(
         small,
-        model=ModelOptions("stem_matrix_capsnet", options),
+        model=ModelOptions("batchnorm_matrix_capsnet", options),
         augment=replace(MOVED_AND_MIXED, shift=4, padding_mode="border"),
     )
 

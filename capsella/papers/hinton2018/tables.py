@@ -18,9 +18,9 @@ from capsella.papers.table_types import (
     ErrorRow,
     ErrorTable,
     MatchedErrorTable,
-    MatchedRow,
     ReevaluatedRow,
     RowSpec,
+    StandIn,
     TestSet,
     error_rows,
     error_table,
@@ -36,7 +36,7 @@ OTHER_BUDGETS = Budgets(images(200, 50, 100, 4, 32), medium(20_000, 32))
 # The medium budget takes half an hour to an hour and a half per row on two cores, on all smallNORB images.
 BUDGETS = Budgets(images(400, 100, 400, 8, 32), medium(24_000, 32))
 # With a constant λ and peaked couplings only in the last E-step, five iterations learn too.
-MEDIUM_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0, "early_sharpness": 1 / 64}
+MEDIUM_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0, "early_likelihood_weight": 1 / 64}
 MEDIUM_BASE = "matrix-capsnet-smallnorb"
 MEDIUM_BASES = {"capsules": "batchnorm-capsnet-smallnorb", "CNN": "batchnorm-cnn-smallnorb"}
 SPREAD_STEPS = 500  # of a training that stops at an error
@@ -228,8 +228,6 @@ VIEWPOINT_MEDIUM = Budget(
     epochs=200, epoch_images=2000, batch_size=32, validation_per_class=20, ema=0.999, precision="auto"
 )
 SMALL_STOP, SMALL_RATE, SMALL_CNN_RATE = 15.0, 3e-3, 3e-4
-# Three toys of each category train there, not five, and the paper's error was not reached in 47 epochs.
-MEDIUM_STOPS = {"smallnorb-jpeg-poses": 7.0}
 VIEWPOINT_LIMITS: dict[BudgetName, str] = {
     "small": f"Small network, 2 iterations; the paper trains the large one. At most {VIEWPOINT_SMALL}. Rates: "
     f"{SMALL_RATE:g}, and {SMALL_CNN_RATE:g} for the CNN. ",
@@ -238,10 +236,10 @@ VIEWPOINT_LIMITS: dict[BudgetName, str] = {
     f"310 K and 4.2 M. At most {VIEWPOINT_MEDIUM}. ",
     "full": "",
 }
-NO_AZIMUTHS = {
-    "smallnorb-jpeg-poses": "No azimuth rows: the JPEG copy counts each toy's azimuths from a first view of its own. "
-    "Its file of test images is the only one with poses: toys 2, 3 and 5 of each category train, toys 0 and 1 test."
-}
+NO_AZIMUTHS = (
+    "No azimuth rows: the JPEG copy counts each toy's azimuths from a first view of its own. Its file of test images "
+    "is the only one with poses: toys 2, 3 and 5 of each category train, toys 0 and 1 test."
+)
 VIEWPOINT_NOTE = (
     "Each network stops at the first epoch with {stop} % error or less on the familiar viewpoints of the test's toys, "
     "and is then tested once on the novel ones; the paper stops its capsules alone, at its CNN's error. Each third row "
@@ -252,18 +250,19 @@ VIEWPOINT_NOTE = (
 def viewpoints(budget: BudgetName) -> MatchedErrorTable:
     """Return §5.1: trained on a third of the azimuths or elevations, tested on the others."""
     rows = tuple(
-        MatchedRow(
+        ErrorRow(
             slug=name.removeprefix("hinton2018-"),
             label=(by, network),
             recipe_name=name,
             recipe=_viewpoint_recipe(get_recipe(name), network, budget),
             paper=errors,
-            impossible=NO_AZIMUTHS if by == "azimuth" else {},
-            stops=MEDIUM_STOPS if budget == "medium" else {},
         )
         for (by, network), errors in VIEWPOINTS.items()
         for name in [f"hinton2018-{by}" + ("-cnn" if network == "CNN" else "")]
     )
+    # Three toys of each category train there, not five, and the paper's error was not reached in 47 epochs.
+    stop, note = (7.0, f"{NO_AZIMUTHS} Here they stop at 7 % instead.") if budget == "medium" else (None, NO_AZIMUTHS)
+    elevations = tuple(row.slug for row in rows if row.label[0] == "elevation")
     stops = " or ".join(dict.fromkeys(f"{row.recipe.stop_at_error:g}" for row in rows))
     return MatchedErrorTable(
         title="Hinton et al. 2018, section 5.1: novel viewpoints",
@@ -271,6 +270,7 @@ def viewpoints(budget: BudgetName) -> MatchedErrorTable:
         columns=("viewpoints by", "network"),
         rows=rows,
         test_sets=(TestSet("test", "familiar"), TestSet("novel", "novel", _novel)),
+        stand_ins={"smallnorb-jpeg": StandIn(), "smallnorb-jpeg-poses": StandIn(elevations, stop, note)},
     )
 
 

@@ -29,7 +29,7 @@ def routings_smallnorb() -> Recipe:
     rows of the benchmark do.
     """
     return Recipe(
-        model=ModelOptions("league_capsnet", {"crop": 32, "brightness": 0.2, "contrast": 0.2}),
+        model=ModelOptions("benchmark_capsnet", {"crop": 32, "brightness": 0.2, "contrast": 0.2}),
         data=NamedData("smallnorb", size=48, camera="both", group="instance", validation=0.2),
         augment=MOVED_AND_MIXED,
         optimizer=OptimizerOptions(learning_rate=RATE, schedule="cosine", warmup_steps=500, ema=0.999),
@@ -86,19 +86,19 @@ def routings_cifar10() -> Recipe:
 
 
 def _on(data: DataOptions, augment: AugmentOptions) -> Recipe:
-    return replace(routings_smallnorb(), model=ModelOptions("league_capsnet"), data=data, augment=augment)
+    return replace(routings_smallnorb(), model=ModelOptions("benchmark_capsnet"), data=data, augment=augment)
 
 
 # Routings whose options are not their defaults. EM: costs that do not grow with the children, and uniform couplings
 # before the last iteration. Variational: no β that batch normalisation removes again, and a prior as wide as the votes.
 # With their papers' options, both peak their couplings before the votes mean anything.
 BEST: Mapping[str, Routing] = {
-    "em": EMRouting(cost_scale=100.0, early_sharpness=1 / 64),
+    "em": EMRouting(cost_scale=100.0, early_likelihood_weight=1 / 64),
     "variational": VariationalRouting(bias=False, precision=WIDE),
 }
 # Rows without a routing of single votes, by their networks.
 CNNS = ("CNN, average pooling", "CNN, flattened")
-OTHERS = {"cluster": "league_cluster", **dict(zip(CNNS, ("league_pooling", "league_cnn"), strict=True))}
+OTHERS = {"cluster": "benchmark_cluster", **dict(zip(CNNS, ("benchmark_pooling", "benchmark_cnn"), strict=True))}
 SMALL = Budget(
     epochs=4, epoch_images=960, batch_size=32, validation_per_class=20, test_per_class=100, cosine=True, ema=0.98
 )
@@ -111,6 +111,7 @@ MEDIUM_STOPPED = Budget(
 # Error in per cent on familiar elevations of other toys, at which networks are compared on novel ones. Lower ones are
 # not reached, as only three toys of each category train; at 15 % rows did not differ.
 STOPS: Mapping[BudgetName, float] = {"small": 40.0, "medium": 7.0, "full": 7.0}
+BUDGETS: Mapping[str, Budget] = {"small": SMALL, "medium": MEDIUM}
 
 
 @dataclass(frozen=True)
@@ -125,17 +126,17 @@ class ChangedImages:
 class BenchmarkDataset:
     """A set of images.
 
-    recipe: registered. sources: that may be named for it. changed: images that are tested beside its own. stops:
-    whether networks are compared on the changed images at an equal error on the others. budgets: by name; at others,
-    the recipe's whole training.
+    recipe: registered. sources: that may be named for it. budgets: by name; at others, the recipe's whole training.
+    changed: images that are tested beside its own. stops: whether networks are compared on the changed images at an
+    equal error on the others.
     """
 
     label: str
     recipe: str
     sources: tuple[str, ...]
+    budgets: Mapping[str, Budget] = field(default_factory=lambda: BUDGETS)
     changed: ChangedImages | None = None
     stops: bool = False
-    budgets: Mapping[str, Budget] = field(default_factory=lambda: {"small": SMALL, "medium": MEDIUM})
 
     def base(self, budget: BudgetName, source: str) -> Recipe:
         """Return the recipe within a budget, on the images of a source."""
@@ -146,12 +147,9 @@ class BenchmarkDataset:
         return self.budgets[budget].limit(recipe) if budget in self.budgets else recipe
 
 
-def _novel(data: DataOptions) -> tuple[str, LabelledImages]:
-    return _loaded(data.replace(test_viewpoints="novel"))
-
-
-def _affine(data: DataOptions) -> tuple[str, LabelledImages]:
-    return _loaded(data.on("affnist-like"))
+def _test_of(data: DataOptions) -> tuple[str, LabelledImages]:
+    splits = load_data(data)
+    return splits.name, splits.test
 
 
 def _other_laboratory(data: DataOptions) -> tuple[str, LabelledImages]:
@@ -159,27 +157,21 @@ def _other_laboratory(data: DataOptions) -> tuple[str, LabelledImages]:
     return laboratory.name, laboratory.of_classes(load_data(data).test.classes).images
 
 
-def _loaded(data: DataOptions) -> tuple[str, LabelledImages]:
-    splits = load_data(data)
-    return splits.name, splits.test
-
-
+NOVEL = ChangedImages("novel elevations", lambda data: _test_of(data.replace(test_viewpoints="novel")))
+AFFINE = ChangedImages("affine digits", lambda data: _test_of(data.on("affnist-like")))
+LABORATORY = ChangedImages("another laboratory", _other_laboratory)
+HALF_BUDGETS = {"small": SMALL, "medium": HALF_MEDIUM}
+STOPPED_BUDGETS = {"small": SMALL_STOPPED, "medium": MEDIUM_STOPPED}
 DATASETS = (
     BenchmarkDataset("smallNORB", "routings-smallnorb", ("smallnorb", "smallnorb-jpeg")),
     BenchmarkDataset(
-        "smallNORB, a third of the elevations", "routings-elevation", ("smallnorb-jpeg-poses",),
-        ChangedImages("novel elevations", _novel), True, {"small": SMALL_STOPPED, "medium": MEDIUM_STOPPED},
+        *("smallNORB, a third of the elevations", "routings-elevation", ("smallnorb-jpeg-poses",)),
+        *(STOPPED_BUDGETS, NOVEL, True),
     ),
-    BenchmarkDataset(
-        "MNIST", "routings-digits", ("mnist40",),
-        ChangedImages("affine digits", _affine), budgets={"small": SMALL, "medium": HALF_MEDIUM},
-    ),
-    BenchmarkDataset(
-        "blood cells", "routings-cells", ("pbc",),
-        ChangedImages("another laboratory", _other_laboratory), budgets={"small": SMALL, "medium": HALF_MEDIUM},
-    ),
+    BenchmarkDataset("MNIST", "routings-digits", ("mnist40",), HALF_BUDGETS, AFFINE),
+    BenchmarkDataset("blood cells", "routings-cells", ("pbc",), HALF_BUDGETS, LABORATORY),
     BenchmarkDataset("CIFAR-10", "routings-cifar10", ("cifar10", "cifar10-jpeg")),
-)  # fmt: skip
+)
 SOURCE_OF = {"mnist": "mnist40"}  # sources that stand for another one
 
 
@@ -215,7 +207,7 @@ def rows_on(dataset: BenchmarkDataset, source: str, budget: BudgetName) -> tuple
     uniform = {
         name: fixed for name, routing in routings.items() if (fixed := _with_uniform_couplings(routing)) is not None
     }
-    twins = {name: f"{name}, even" for name in uniform} | ({"dynamic": "uniform"} if "uniform" in routings else {})
+    twins = {name: f"{name}, uniform" for name in uniform} | ({"dynamic": "uniform"} if "uniform" in routings else {})
     routings |= {twins[name]: routing for name, routing in uniform.items()}
     models: dict[str, tuple[ModelOptions, Classification]] = {
         name: (ModelOptions(base.model.name, {**options, "routing": routing}), _loss(routing))
@@ -251,24 +243,24 @@ def _loss(routing: Routing) -> Classification:
 
 
 FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's learning rate, tried for every row
-SPLITS = 2  # each holds out other images; of smallNORB another toy of each category, as a single one misleads
+SPLITS = 2  # each holds out other images; of smallNORB another object of each category, as a single one misleads
 SEARCH_SEED = 0  # of the short trainings, whichever seeds are asked for
 SHORTER = 5  # the short trainings have a fifth of the epochs
-LEFT_OUT = 0.02  # share of the training images that the trainings at the chosen rate do not see
+LEFT_OUT = 0.02  # proportion of the training images that the trainings at the chosen rate do not see
 
 
 @dataclass(frozen=True)
 class ChosenRate:
-    """A row with the rate that its short trainings chose.
+    """A row with the learning rate that its short trainings chose.
 
-    tried: validation errors by rate, one per split; infinite if it diverged; empty without a search. rate: the
-    recipe's own, unless others have a lower error on every split; of these, the one with the lowest mean error and,
-    among equal means, the lowest mean loss. row: as it is trained with it.
+    row: as it is trained at that rate. rate: the recipe's own, unless others have a lower error on every split; of
+    these, the one with the lowest mean error and, among equal means, the lowest mean loss. tried: validation errors by
+    learning rate, one per split; infinite if it diverged; empty without a search.
     """
 
-    tried: Mapping[float, tuple[float, ...]]
-    rate: float
     row: BenchmarkRow
+    rate: float
+    tried: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def at_edge(self) -> bool:
@@ -277,20 +269,14 @@ class ChosenRate:
 
 
 def at_chosen_rate(row: BenchmarkRow, rate: float) -> BenchmarkRow:
-    """Return the row as it is trained at its rate: on nearly all training images, for the whole length."""
+    """Return the row as it is trained at its learning rate: on nearly all training images, for the whole length."""
     row = with_learning_rate(row, rate)
     data = replace(row.recipe.data, group=None, validation=LEFT_OUT)
     return replace(row, recipe=replace(row.recipe, data=data))
 
 
-def at_recipe_rate(row: BenchmarkRow) -> ChosenRate:
-    """Return the row at its recipe's rate, without a search."""
-    rate = scaled_learning_rate(row.recipe, 1.0)
-    return ChosenRate({}, rate, at_chosen_rate(row, rate))
-
-
 def choose_rates(rows: Sequence[BenchmarkRow], grid: Runner) -> list[ChosenRate]:
-    """Train every row shortly with every rate on every split, and test nothing; a training may diverge."""
+    """Train every row shortly with every learning rate on every split, and test nothing; a training may diverge."""
     tried = [
         (row, scaled_learning_rate(row.recipe, factor), split)
         for row in rows
@@ -305,7 +291,7 @@ def choose_rates(rows: Sequence[BenchmarkRow], grid: Runner) -> list[ChosenRate]
 
 
 def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[ValidationResult]]) -> ChosenRate:
-    """Return the row at one of the rates, from the short trainings by rate; see `ChosenRate.rate`."""
+    """Return the row at one of the learning rates, from the short trainings by rate; see `ChosenRate.rate`."""
 
     def rank(rate: float) -> tuple[float, float]:
         return float(np.mean([run.error for run in runs[rate]])), float(np.mean([run.loss for run in runs[rate]]))
@@ -314,17 +300,24 @@ def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[ValidationResul
     better = [rate for rate in runs if all(a.error < b.error for a, b in zip(runs[rate], runs[default], strict=True))]
     rate = min(better, key=rank, default=default)
     errors = {rate: tuple(run.error for run in of_rate) for rate, of_rate in runs.items()}
-    return ChosenRate(errors, rate, at_chosen_rate(row, rate))
+    return ChosenRate(at_chosen_rate(row, rate), rate, errors)
+
+
+def stopped_rows(rows: Sequence[BenchmarkRow], stop_at_error: float) -> list[ChosenRate]:
+    """Return the rows at their recipe's learning rate, stopped at a test error in per cent."""
+    choices = []
+    for row in rows:
+        rate = scaled_learning_rate(row.recipe, 1.0)
+        row = at_chosen_rate(row, rate)
+        recipe = replace(row.recipe, stop_at_error=stop_at_error, stop_on="test")
+        choices.append(ChosenRate(replace(row, slug=f"{row.slug}-stopped", recipe=recipe), rate))
+    return choices
 
 
 def _short(row: BenchmarkRow, rate: float, split: int) -> BenchmarkRow:
     """Return one of the row's short trainings."""
     short = with_learning_rate(row, rate)
     optimizer = replace(short.recipe.optimizer, warmup_steps=max(1, short.recipe.optimizer.warmup_steps // SHORTER))
-    recipe = replace(
-        short.recipe,
-        data=replace(short.recipe.data, split_seed=split),
-        optimizer=optimizer,
-        epochs=max(1, short.recipe.epochs // SHORTER),
-    )
+    data, epochs = replace(short.recipe.data, split_seed=split), max(1, short.recipe.epochs // SHORTER)
+    recipe = replace(short.recipe, data=data, optimizer=optimizer, epochs=epochs)
     return replace(short, slug=f"{short.slug}-split{split}", recipe=recipe, cost=f"{row.slug}, short")

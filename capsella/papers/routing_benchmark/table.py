@@ -15,7 +15,7 @@ from capsella.data import load_data
 from capsella.environment import environment, hardware
 from capsella.errors import pluralize, unknown_name
 from capsella.evaluation import AttackOptions, accuracy_interval, holm
-from capsella.experiments import CorrectnessTable, Results, Runner, Task, ValidationResult, check_seeds, reevaluate
+from capsella.experiments import CorrectnessTable, Results, Runner, ValidationResult, check_seeds, reevaluate
 from capsella.files import read_json, write_json
 from capsella.papers.budget import BudgetName
 from capsella.papers.routing_benchmark.datasets import (
@@ -26,13 +26,13 @@ from capsella.papers.routing_benchmark.datasets import (
     BenchmarkRow,
     ChosenRate,
     at_chosen_rate,
-    at_recipe_rate,
     choose_rates,
     datasets_on,
     rows_on,
+    stopped_rows,
 )
 from capsella.papers.routing_benchmark.measure import Speed, measure_network, measure_speeds
-from capsella.papers.table_types import hardware_of, table_values
+from capsella.papers.table_types import Published, hardware_of, table_values
 from capsella.training import RunFolder
 from capsella.training.validation import best_validation
 
@@ -46,40 +46,35 @@ ATTACKS: dict[BudgetName, tuple[AttackOptions, int]] = {
 PUBLISHED = Path(__file__).parents[3] / "results" / "tables"  # of a checkout
 _NUMBER = re.compile(r"[0-9.]+")
 FEWEST_SEEDS = 2  # with one, an interval covers the test images alone, and rows would differ by their seed
-COLUMNS = (
+COLUMNS = (  # as in the committed tables
     *("rate", "error, ours %", "rank", "seeds %", "training %"),
     *("gain over even, points", "gain over CNN, points"),
     *("changed images, ours %", "rank, changed"),
     *("unattacked, right %", "attacked, right %", "entropy", "training, images/s", "ms an image", "memory MiB"),
 )
 NOTE = (
-    "Ranks hold for this length of training alone. **Alike**: the stem but for the width of its last convolution, the "
-    "parameters (128,000, within 1 %), the images seen where networks do not stop at one error, and the trials. "
-    "**Rates**: three, each in short trainings, a fifth as long, of seed 0, on two splits of the training images; "
-    "the middle one stays unless another errs less on both (edge: the least or the greatest of the three). No such "
-    "training is a result: every seed trains anew on nearly all "
-    "training images. Gains over the CNN are over the one with the lower validation error: average pooling, or "
-    "flattened maps. No interval covers the choice of the rate. Networks that stop at one error have the recipe's "
-    "rate, which decides how soon they are there. In this table test images choose nothing, but those of familiar "
-    "elevations stop networks. **Not alike**: the layers and the loss around a routing follow the kind of its "
-    "activations, so ranks are of whole networks. A gain over even is of the routing alone: points of error less than "
-    "the same network, trained at the same rate, with couplings that are even and stay so; each by itself. Where "
-    "networks stop at one error, gains are of the changed images. Options were not searched; those of EM and "
-    "variational routing were set beforehand by training errors on smallNORB, since with their papers' own "
-    "they learn slowly here. Inverted attention routes one layer after the other; cluster routing has a geometry of "
-    "its own; random couplings are one draw. **Intervals**, in brackets: 95 %, over test images and seeds; over toys "
-    "or other groups of images where these are known. A rank needs two seeds, none that diverged, and differences "
-    "that part rows, all pairs of a set of images together (Holm 1979). Training: the last epoch's error, on changed "
-    "images. **Beside**, of the first seed: how many of the test images that were attacked are right before and after "
-    "PGD at ε = 0.03, without an interval; entropy of the couplings of each layer, 1 where all are even (of "
-    "self-attention without its learned part); forward, loss and backward of 32 images in float32 (EM's votes as it "
-    "was trained), all networks timed in turn, by C++ kernels for every routing, and by PyTorch without one; what "
-    "such a step keeps for its backward pass."
+    "Ranks hold for this length of training alone. **Alike**: the first layers but for the width of their last "
+    "convolution, the parameters (128,000, within 1 %), the images seen where networks do not stop at one error, and "
+    "the trials. **Learning rates**: three, each in short trainings of seed 0, a fifth as long, on two splits of the "
+    "training images; the middle one stays unless another has a lower error on both (edge: the least or the greatest). "
+    "Every seed then trains anew on nearly all training images; intervals do not cover this choice. Gains over the CNN "
+    "are over the one with the lower validation error: average pooling, or flattened maps. Networks that stop "
+    "at one error have the recipe's rate. Test images choose nothing, but those of familiar elevations stop networks. "
+    "**Not alike**: the layers and the loss around a routing follow the kind of its activations, so ranks are of whole "
+    "networks. A gain over uniform is of the routing alone: points of error less than the same network, trained at the "
+    "same rate, with uniform couplings; where networks stop at one error, on the changed images. Options were not "
+    "searched; those of EM and variational routing were set beforehand by training errors on smallNORB. Inverted "
+    "attention routes one layer after the other; random couplings are one draw. **Intervals**, in brackets: 95 %, over "
+    "test images (or their groups) and seeds. A rank needs two seeds, none that diverged, and differences between rows "
+    "that are significant among all pairs of a data set (Holm 1979). Training: the last epoch's error, on changed "
+    "images. **First seed only**: how many of the test images that were attacked are right before and after PGD at "
+    "ε = 0.03; entropy of the couplings of each layer, 1 where all are uniform; forward, loss and backward of 32 "
+    "images in float32, all networks timed in turn; what such a step keeps for its backward pass."
 )
 
 
-@dataclass(frozen=True)
-class RoutingBenchmark:
+@dataclass(frozen=True, kw_only=True)
+class RoutingBenchmark(Published):
     """The routings, and networks without any, on one or several data sets, each with its source.
 
     only: labels of the rows to train; the published rows then stand beside them. Empty for all.
@@ -88,8 +83,8 @@ class RoutingBenchmark:
     budget: BudgetName
     datasets: tuple[tuple[BenchmarkDataset, str], ...] = tuple((dataset, dataset.sources[0]) for dataset in DATASETS)
     title: str = "Routing benchmark"
+    note: str = NOTE
     columns: tuple[str, ...] = ("data", "routing")
-    family: str | None = None
     only: tuple[str, ...] = ()
 
     @property
@@ -105,28 +100,13 @@ class RoutingBenchmark:
                 raise unknown_name("rows", name, labels)
         return tuple(row for row in rows if not wanted or row.label[1] in wanted)
 
-    @property
-    def note(self) -> str:
-        """Return what a reader of the numbers must know."""
-        lengths = [
-            f"{dataset.label}: {dataset.budgets[self.budget]}"
-            + (f", stopped at {STOPS[self.budget]:g} % on familiar elevations" if dataset.stops else "")
-            for dataset, _ in self.datasets
-            if self.budget in dataset.budgets
-        ]
-        return ". ".join([*lengths, NOTE])
-
-    def on(self, sources: str) -> "RoutingBenchmark":
+    def on(self, source: str) -> "RoutingBenchmark":
         """Return the same on other sources, separated by commas.
 
         Raises:
             ValueError: an unknown source.
         """
-        return replace(self, datasets=datasets_on(sources))
-
-    def path(self, folder: Path) -> Path:
-        """Return the path of the JSON."""
-        return folder / f"{folder.resolve().name}.json"
+        return replace(self, datasets=datasets_on(source))
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """Train and test what is missing, write `path(folder)` and return the values of its JSON.
@@ -143,13 +123,20 @@ class RoutingBenchmark:
                 dataset.changed.images(data)
         rows: list[dict[str, Any]] = []
         results: Results = {}
+        lengths = []
         for dataset, source in self.datasets:
             console.print(f"{dataset.label} ({source})", markup=False)
             part = _DatasetPart(dataset, self.budget, self._rows_on(dataset, source), folder, console)
             measured = part.measured(seeds)
             rows += _beside_published(_values(measured), self.budget, source) if self.only else _values(measured)
             results |= {row.row.slug: row.runs for row in measured}
-        values = table_values(self, _measured_text(results), command, COLUMNS, rows)
+            stop = f", stopped at {STOPS[self.budget]:g} % on familiar elevations" if dataset.stops else ""
+            lengths.append(f"{dataset.label}: {dataset.budgets.get(self.budget, 'the whole training')}{stop}. ")
+        runs = [run for of_row in results.values() for run in of_row]
+        tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in runs))
+        text = f"Test error on {' and '.join(tested)}; {pluralize(len({run['seed'] for run in runs}), 'seed')}; "
+        text += f"{hardware_of(results)}. Times are of {hardware(environment())}."
+        values = table_values(replace(self, note="".join(lengths) + self.note), text, command, COLUMNS, rows)
         write_json(self.path(folder), values)
         return values
 
@@ -175,8 +162,8 @@ class Measured:
     changed: list[dict[str, Any]]
     first: Mapping[str, Any]
     speed: Speed | None
-    diverged: tuple[int, ...] = ()
-    uniform: Sequence[Mapping[str, Any]] = ()
+    diverged: tuple[int, ...]
+    uniform: Sequence[Mapping[str, Any]]
 
     @property
     def stops(self) -> bool:
@@ -212,15 +199,20 @@ class _DatasetPart:
     def measured(self, seeds: Sequence[int]) -> list[Measured]:
         """Return all rows. Whatever chooses among trainings is done before the first test."""
         grid = Runner(self.folder, self.console)
-        chosen = self._choose(grid)
+        if self.dataset.stops:
+            chosen = stopped_rows(self.rows, STOPS[self.budget])
+        else:
+            self.console.print("short trainings, which choose the learning rates:")
+            chosen = choose_rates(self.rows, grid)
+            self.console.print("trainings at those rates:")
         trained: list[Runs] = grid.validate([choice.row for choice in chosen], seeds)
-        uniform = self._uniform(chosen, grid, seeds)
+        uniform = {} if self.dataset.stops else self._uniform(chosen, grid, seeds)
         sound = [_sound(runs) for runs in trained]
         results = [self._test(choice.row, runs) for choice, runs in zip(chosen, sound, strict=True)]
         changed = self._test_changed(sound)
-        first = {row.slug: _folders(runs)[0] for row, runs in zip(self.rows, sound, strict=True) if runs}
-        options, images = ATTACKS[self.budget]
-        networks = {slug: measure_network(run, options, images) for slug, run in first.items()}
+        folders = [[run.folder for run in runs.values()] for runs in sound]
+        first = {row.slug: runs[0] for row, runs in zip(self.rows, folders, strict=True) if runs}
+        networks = {slug: measure_network(run, *ATTACKS[self.budget]) for slug, run in first.items()}
         data = self.rows[0].recipe.data
         speeds = measure_speeds(self.folder / f"speed-{data.name}.json", first) if first else {}
         return [
@@ -233,56 +225,31 @@ class _DatasetPart:
                 first=networks.get(row.slug, {}),
                 speed=speeds.get(row.slug),
                 diverged=tuple(seed for seed in trained[n] if seed not in sound[n]),
-                train_errors=[float(RunFolder(run).read_metrics()["train_error"][-1]) for run in _folders(sound[n])],
+                train_errors=[float(RunFolder(run).read_metrics()["train_error"][-1]) for run in folders[n]],
                 uniform=self._test(*uniform[row.slug]) if row.slug in uniform else (),
             )
             for n, row in enumerate(self.rows)
         ]
-
-    def _choose(self, grid: Runner) -> list[ChosenRate]:
-        """Return every row at its rate. Rows that stop at one error have the recipe's rate."""
-        if not self.dataset.stops:
-            self.console.print("short trainings, which choose the learning rates:")
-            chosen = choose_rates(self.rows, grid)
-            self.console.print("trainings at those rates:")
-            return chosen
-        stopped = []
-        for choice in map(at_recipe_rate, self.rows):
-            recipe = replace(choice.row.recipe, stop_at_error=STOPS[self.budget], stop_on="test")
-            row = replace(choice.row, slug=f"{choice.row.slug}-stopped", recipe=recipe)
-            stopped.append(replace(choice, row=row))
-        return stopped
 
     def _uniform(
         self, chosen: Sequence[ChosenRate], grid: Runner, seeds: Sequence[int]
     ) -> dict[str, tuple[BenchmarkRow, Runs]]:
         """Return by row the same with uniform couplings at the row's rate, if no seed diverged.
 
-        If both rows chose one rate, these runs are there already. Networks that stop at one error all have one rate,
-        and are compared with the rows themselves.
+        If both rows chose one rate, these runs are there already.
         """
-        if self.dataset.stops:
-            return {}
         by_slug = {row.slug: row for row in self.rows}
         rows = {
             row.slug: at_chosen_rate(by_slug[row.uniform], choice.rate)
             for row, choice in zip(self.rows, chosen, strict=True)
-            if row.uniform is not None and row.uniform in by_slug
+            if row.uniform in by_slug
         }
         trained = grid.validate(list(rows.values()), seeds)
         both = zip(rows.items(), trained, strict=True)
         return {slug: (row, runs) for (slug, row), runs in both if _sound(runs) == runs}
 
     def _test(self, row: BenchmarkRow, runs: Runs) -> list[dict[str, Any]]:
-        tasks = [
-            Task(
-                recipe=replace(row.recipe, seed=seed),
-                folder=run.folder,
-                label=f"{row.slug}, seed {seed}",
-                recipe_name=row.recipe_name,
-            )
-            for seed, run in runs.items()
-        ]
+        tasks = [row.task(self.folder, seed) for seed in runs]
         for task in tasks:
             task.run(self.console)
         return [task.files.read("result") for task in tasks]
@@ -292,16 +259,12 @@ class _DatasetPart:
         if (changed := self.dataset.changed) is None:
             return [[] for _ in trained]
         images = cache(lambda: changed.images(self.rows[0].recipe.data))
-        return [[reevaluate(run, "changed", images) for run in _folders(runs)] for runs in trained]
+        return [[reevaluate(run.folder, "changed", images) for run in runs.values()] for runs in trained]
 
 
 def _sound(runs: Runs) -> Runs:
     """Return the runs that did not diverge."""
     return {seed: run for seed, run in runs.items() if np.isfinite(run.error)}
-
-
-def _folders(runs: Runs) -> list[Path]:
-    return [run.folder for run in runs.values()]
 
 
 def _beside_published(rows: list[dict[str, Any]], budget: BudgetName, source: str) -> list[dict[str, Any]]:
@@ -324,15 +287,6 @@ def _beside_published(rows: list[dict[str, Any]], budget: BudgetName, source: st
     return sorted(rows, key=error_of)
 
 
-def _measured_text(results: Results) -> str:
-    runs = [run for of_row in results.values() for run in of_row]
-    tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in runs))
-    trained, timed = hardware_of(results), hardware(environment())
-    here = "" if timed == trained else f" Times are of {timed}."
-    seeds = pluralize(len({run["seed"] for run in runs}), "seed")
-    return f"Test error on {' and '.join(tested)}; {seeds}; {trained}.{here}"
-
-
 def _values(rows: Sequence[Measured]) -> list[dict[str, Any]]:
     """Return the rows of one data set with their ranks, by error. Rows that missed the common error have no rank."""
     sound = [row for row in rows if row.runs and not row.diverged]
@@ -341,12 +295,10 @@ def _values(rows: Sequence[Measured]) -> list[dict[str, Any]]:
         {row.row.slug: CorrectnessTable.from_tests(row.changed) for row in sound if row.changed and row.reached}
     )
     order = sorted(rows, key=lambda row: mean_error(row.compared)["error_percent"] if row.runs else np.inf)
-    return [_row_values(row, rows, by_error, by_change) for row in order]
+    return [_row_values(row, rows, by_error.get(row.row.slug), by_change.get(row.row.slug)) for row in order]
 
 
-def _row_values(
-    row: Measured, rows: Sequence[Measured], by_error: Mapping[str, str], by_change: Mapping[str, str]
-) -> dict[str, Any]:
+def _row_values(row: Measured, rows: Sequence[Measured], rank: str | None, changed_rank: str | None) -> dict[str, Any]:
     """Return the JSON of a row.
 
     Its gain over uniform couplings is at its own rate; if all stop at one error, over the row with uniform couplings.
@@ -356,27 +308,20 @@ def _row_values(
     cnn = _better_cnn(rows)
     over_uniform = _gain_over(row, twin) if row.stops else _gain(row, [run["test"] for run in row.uniform])
     over_cnn = None if row.row.label[1] in CNNS else _gain_over(row, cnn)
-    tried = {
-        f"{rate:g}": [error if np.isfinite(error) else "diverged" for error in errors]
-        for rate, errors in row.chosen.tried.items()
-    }
-    ranked = by_error.get(row.row.slug), by_change.get(row.row.slug)
     return {
-        "cells": [*row.row.label, *_cells(row, over_uniform, over_cnn, *ranked)],
+        "cells": [*row.row.label, *_cells(row, over_uniform, over_cnn, rank, changed_rank)],
         "slugs": [row.row.slug] * 2,
         "label": list(row.row.label),
         "rate": row.chosen.rate,
         "diverged_seeds": list(row.diverged),
-        "validation_errors_by_rate": tried,
+        "validation_errors_by_rate": {
+            f"{rate:g}": [error if np.isfinite(error) else "diverged" for error in errors]
+            for rate, errors in row.chosen.tried.items()
+        },
         "error": mean_error(row.tests) if row.runs else None,
-        "rank": ranked[0],
-        "train_errors_percent": row.train_errors,
+        "rank": rank,
         "gain_over_uniform": over_uniform,
         "gain_over_cnn": over_cnn,
-        "changed_error": mean_error(row.changed) if row.changed else None,
-        "changed_rank": ranked[1],
-        "milliseconds": row.speed.milliseconds if row.speed else None,
-        "training_images_per_second": row.speed.per_second if row.speed else None,
         "first_seed": row.first,
         "changed": row.changed,
         "runs": row.runs,

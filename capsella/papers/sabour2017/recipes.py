@@ -19,7 +19,7 @@ def sabour2017_mnist() -> Recipe:
     options = {
         "routing": DynamicRouting(iterations=3),
         "primary_relu": False,
-        "evenly_routed": True,
+        "uniform_primary_couplings": True,
         "reconstruction": True,
     }
     return Recipe(
@@ -116,7 +116,7 @@ def sabour2017_cifar10() -> Recipe:
     """
     leaky = DynamicRouting(iterations=3, leaky=True)
     return replace(
-        sabour2017_mnist().with_model(evenly_routed=False, primary_types=64, routing=leaky),
+        sabour2017_mnist().with_model(uniform_primary_couplings=False, primary_types=64, routing=leaky),
         data=NamedData("cifar10"),
         augment=AugmentOptions(shift=4),
         optimizer=OptimizerOptions(learning_rate=1e-4),
@@ -127,7 +127,7 @@ def sabour2017_cifar10() -> Recipe:
 def sabour2017_smallnorb() -> Recipe:
     """CapsNet on smallNORB (§7), on whole images of 32×32; the paper cuts 32×32 from 48×48."""
     return replace(
-        sabour2017_mnist().with_model(evenly_routed=False),
+        sabour2017_mnist().with_model(uniform_primary_couplings=False),
         data=NamedData("smallnorb", size=32, group="instance", validation=0.2),
         optimizer=OptimizerOptions(learning_rate=1e-4),
     )
@@ -141,7 +141,7 @@ def sabour2017_cells() -> Recipe:
     where the margin loss has no gradient: training then stays at chance.
     """
     return replace(
-        sabour2017_mnist().with_model(evenly_routed=False),
+        sabour2017_mnist().with_model(uniform_primary_couplings=False),
         data=NamedData("pbc", size=32),
         augment=AugmentOptions(shift=2, padding_mode="border", flip=True),
         optimizer=OptimizerOptions(learning_rate=1e-4),
@@ -166,7 +166,7 @@ def demo() -> Recipe:
     The decoder weighs 40 times as much as in the paper, so that it follows the poses after so few images.
     """
     return replace(
-        sabour2017_mnist().with_model(evenly_routed=False, primary_types=8),
+        sabour2017_mnist().with_model(uniform_primary_couplings=False, primary_types=8),
         data=NamedData("digits", size=20, validation=0.1),
         augment=AugmentOptions(shift=1),
         loss=LossOptions(reconstruction_weight=0.02),

@@ -116,7 +116,7 @@ def em_routing_of_links(
         log_odds = [inverse_temperature * (beta_a[j] - costs[j]) for j in parents]
         a = [torch.sigmoid(x) for x in log_odds]  # M-step, line 6
         if t < settings.iterations - 1:  # the last E-step would be used by nobody
-            tau = settings.sharpness_at(t)
+            tau = settings.likelihood_weight_at(t)
             R = {(i, j): r for i in parents_of for j, r in _e_step(a, V, gaussians, i, parents_of[i], tau)}  # line 5
     return [mu for mu, _, _ in gaussians], log_odds, R
 

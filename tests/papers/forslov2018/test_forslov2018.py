@@ -10,11 +10,10 @@ from PIL import Image
 from capsella.cli import main
 from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.evaluation import PERTURBATIONS
 from capsella.experiments import Runner
 from capsella.experiments import fit as training
 from capsella.papers.forslov2018 import figures, paper, runs, tables
-from capsella.papers.forslov2018.runs import AvailableSets, ThesisRuns
+from capsella.papers.forslov2018.runs import ThesisItem
 from capsella.papers.published import FIGURES, TABLES
 from capsella.papers.table_types import caveated_cells
 from capsella.training import RunFolder
@@ -76,56 +75,46 @@ def test_the_papers_numbers():
     assert paper.SET_CLASSES == {"basic": 5, "medium": 10, "hard": 15}
 
 
+def item(budget, source="pbc"):
+    return ThesisItem(title="", item="", budget=budget, source=source)
+
+
 def test_the_full_budget_is_as_long_as_the_thesis():
-    grid = ThesisRuns("full").grid(paper.SETS)
+    grid = item("full").grid(paper.SETS)
     assert len(grid) == 7 * 2 * 6
     for row in grid:
         recipe, registered = row.recipe, get_recipe(row.recipe_name)
         steps = recipe.epochs * recipe.epoch_images // recipe.batch_size
         longer = row.slug.startswith("hard") and "capsnet" not in row.slug
         assert (recipe.batch_size, steps) == (5, 200_000 if longer else 100_000)
-        assert (recipe.model, recipe.loss, recipe.optimizer) == (
-            registered.model,
-            registered.loss,
-            registered.optimizer,
-        )
-    rate = ThesisRuns("full").with_learning_rate(3e-5).recipe
+        same = (registered.model, registered.loss, registered.optimizer)
+        assert (recipe.model, recipe.loss, recipe.optimizer) == same
+    rate = item("full").with_learning_rate(3e-5).recipe
     assert (rate.epochs * rate.epoch_images, rate.optimizer.learning_rate) == (5 * 100_000, 3e-5)
-    strengths = TABLES["forslov2018-table4"]("full")._strengths()
-    assert all(set(PERTURBATIONS[change].strengths) <= set(given) for change, given in strengths.items())
 
 
 def test_the_small_budget():
-    grid = ThesisRuns("small", "pbc").grid(("mini", "small", "basic"))
-    images = runs.LIMITS["small"].table.epochs * runs.LIMITS["small"].table.epoch_images
+    grid, limits = item("small").grid(("mini", "small", "basic")), runs.LIMITS["small"].table
+    images = limits.epochs * limits.epoch_images
     assert len(grid) == len({row.slug for row in grid}) == 21
     assert [row.recipe.data.per_class for row in grid[::7]] == [100, 300, None]
     assert [row.recipe.data.first_classes for row in grid[::7]] == [None, None, 5]
     for row in grid:
-        recipe, steps = row.recipe, images // runs.LIMITS["small"].table.batch_size
+        recipe, steps = row.recipe, images // limits.batch_size
         assert recipe.optimizer.learning_rate_at(steps, steps) == pytest.approx(recipe.optimizer.learning_rate / 10)
         assert recipe.loss.spread_at(images, images) == pytest.approx(0.9)
 
 
-def test_available_sets(tiny):
-    available = ThesisRuns("full", tiny).available_sets()
-    assert available.counts == {"mini": 500, "basic": 510}
-    assert available.missing == ("small", "medium-size", "medium", "hard")
-    for name, count in available.counts.items():
-        assert len(load_data(ThesisRuns("full", tiny).options(name)).train) == count
-    assert load_data(ThesisRuns("small", tiny).options("classes3")).classes == ("a", "b", "c")
+def test_sets_that_the_source_has(tiny):
+    full = item("full", tiny)
+    counts = full.images_by_set()
+    assert counts == {"mini": 500, "basic": 510}
+    for name, count in counts.items():
+        assert len(load_data(full.options(name)).train) == count
+    assert load_data(item("small", tiny).options("classes3")).classes == ("a", "b", "c")
     with pytest.raises(CapsellaError, match="small, medium"):
-        ThesisRuns("full", tiny).available_sets(("small", "medium"))
-
-
-@pytest.mark.parametrize(
-    ("classes", "sets", "largest"),
-    [(8, ("basic", "small", "mini"), "small"), (5, ("small", "basic"), "basic"), (12, ("medium",), "medium")],
-)
-def test_table_4_takes_the_set_with_the_most_classes(classes, sets, largest, monkeypatch):
-    available = AvailableSets("cells", classes, dict.fromkeys(sets, 100), ())
-    monkeypatch.setattr(ThesisRuns, "available_sets", lambda self, wanted: available)
-    assert TABLES["forslov2018-table4"]("full")._available()[0] == largest
+        full.images_by_set(("small", "medium"))
+    assert TABLES["forslov2018-table4"]("full").on(tiny).largest_set() == "basic"
 
 
 def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
@@ -134,15 +123,14 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
     path = tmp_path / "forslov2018-table3-small-tiny.json"
     values = json.loads(path.read_text())
     assert values["heads"] == ["network", "INIT-NET", "mini paper", "mini ours", "basic paper", "basic ours"]
-    assert [row["network"] for row in values["rows"]] == ["emnet1", "cnnnet1"]
+    assert [row["cells"][0] for row in values["rows"]] == ["EM-NET 1", "CNN-NET 1"]
     for row in values["rows"]:
-        for name, measured in row["sets"].items():
-            (run,) = measured["runs"]
-            assert measured["paper_accuracy"] == paper.ACCURACY[row["network"], 1][paper.SETS.index(name)]
-            assert measured["accuracy"] == pytest.approx(1 - run["test"]["errors"] / 5)
-            folder = tmp_path / f"{name}-{row['network']}-init1-seed0"
-            assert json.loads((folder / "result.json").read_text()) == run
-        assert row["cells"][3] == f"{row['sets']['mini']['accuracy']:.3f}"
+        key = KEYS[row["cells"][0]]
+        for column, (name, (run,)) in enumerate(row["runs"].items()):
+            printed, ours = row["cells"][2 + 2 * column :][:2]
+            assert printed == f"{paper.ACCURACY[key, 1][paper.SETS.index(name)]:.3f}"
+            assert ours == f"{1 - run['test']['errors'] / 5:.3f}"
+            assert json.loads((tmp_path / f"{name}-{key}-init1-seed0" / "result.json").read_text()) == run
 
     monkeypatch.setattr(training, "train", None)  # what is finished is read
     main(["papers", "run", "forslov2018-table3", *words])
@@ -151,11 +139,11 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
     path = tmp_path / "forslov2018-table4-small-tiny.json"
     robust = json.loads(path.read_text())
     for row, accuracy in zip(robust["rows"], values["rows"], strict=True):
-        assert row["paper_accuracy"]["unchanged"] == paper.ACCURACY[row["network"], 1][-1]
-        assert row["paper_accuracy"]["noise"] == paper.ROBUSTNESS[row["network"], 1][2]
-        assert row["accuracy_by_seed"]["unchanged"] == pytest.approx([accuracy["sets"]["basic"]["accuracy"]])
-        points = {(point["perturbation"], point["strength"]) for point in row["points_by_seed"][0]}
-        assert points == {(change, s) for change, most in tables.STRENGTHS.items() for s in (0, most)}
+        key = KEYS[row["cells"][0]], 1
+        printed = [paper.ACCURACY[key][-1], *paper.ROBUSTNESS[key]]
+        assert row["cells"][2:10:2] == [f"{share:.3f}" for share in printed]
+        assert row["cells"][3] == accuracy["cells"][5]
+        assert set(row["accuracy_by_seed"]) == {"unchanged", *tables.STRENGTHS}
     monkeypatch.setattr(tables, "measure_robustness", None)  # kept in the runs' folders
     main(["papers", "run", "forslov2018-table4", *words])
     assert json.loads(path.read_text()) == robust
@@ -178,22 +166,21 @@ def test_table_2_counts_what_the_paper_counts(tmp_path):
     values = TABLES["forslov2018-table2"]("small").run(tmp_path, [0], "", QUIET)
     rows = {row["cells"][0]: row["counts"] for row in values["rows"]}
     assert len(rows) == 11
-    assert [count["ours"] for count in rows["EM-NET 1"]] == [351_744, 354_304, 356_864]
+    assert rows["EM-NET 1"][1::2] == [351_744, 354_304, 356_864]
     for name, counts in rows.items():
         missing = 1_179_648 if name.startswith("DECODER") else 0  # the misprint, docs/papers/forslov2018.md
-        assert {count["paper"] - count["ours"] for count in counts} == {missing}
+        assert {printed - ours for printed, ours in zip(counts[::2], counts[1::2], strict=True)} == {missing}
 
 
 def test_table_5_times_all_networks_in_one_run(tiny, only, tmp_path, monkeypatch):
-    monkeypatch.setitem(tables.REPEATS, "small", 1)
-    monkeypatch.setitem(tables.SECONDS, "small", 0.0)
+    monkeypatch.setitem(tables.ROUNDS, "small", (1, 0.0))
     only("capsnet1", "cnnnet1", "cnnnet3")
     table = dataclasses.replace(TABLES["forslov2018-table5"]("small"), size=64)
     values = table.run(tmp_path, [0], "", QUIET)
     rows = {row["cells"][0]: row for row in values["rows"]}
     seconds = {name: row["seconds"][-1]["median"] for name, row in rows.items()}
-    assert rows["CAPSNET 1"]["times_as_long_as_cnn"] == pytest.approx(seconds["CAPSNET 1"] / seconds["CNN-NET 3"])
-    assert rows["CAPSNET 1 + decoder"]["paper_times_as_long_as_cnn"] == pytest.approx(2.79 / 0.13)
+    assert rows["CAPSNET 1"]["ratios"][1] == pytest.approx(seconds["CAPSNET 1"] / seconds["CNN-NET 3"])
+    assert rows["CAPSNET 1 + decoder"]["ratios"][0] == pytest.approx(2.79 / 0.13)
     assert rows["CNN-NET 1"]["cells"][4:7] == ["–", "–", "–"]
     for argument, call in (
         ("data", lambda: table.on("pbc")),
@@ -244,7 +231,7 @@ def test_figure_32_takes_as_many_classes_as_there_are(tiny):
     names = {row.slug for row in figure.rows_to_train()}
     assert "classes2-emnet1-init1" not in names  # standardised costs of two classes teach nothing
     assert {"classes2-cnnnet1-init1", "classes3-emnet1-init2", "basic-emnet1-init1"} <= names
-    assert figure.points(figure.runs)[0] == {"classes2": 2, "classes3": 3, "classes4": 4, "basic": 5}
+    assert figures.set_classes(figure)[0] == {"classes2": 2, "classes3": 3, "classes4": 4, "basic": 5}
 
 
 def test_figure_34_has_a_panel_per_seed_and_counts_spikes(draw):
@@ -264,16 +251,19 @@ def test_figure_34_has_a_panel_per_seed_and_counts_spikes(draw):
     assert spikes(0.6, 0.29, 0.27, 0.2, 0.5, 0.28) == [2, 5]  # chance + 2 · 0.04 = 0.28
 
 
-def test_figures_35_to_37(draw, only, monkeypatch):
+def test_figures_35_to_37(draw, only, tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(figures, "CANDIDATES", 5)
     only("capsnet1", "emnet1")
     values = draw(37)
     for decoder in ("decoder", "no-decoder"):
         (run,) = values["runs"][f"mini-capsnet1-init1-{decoder}"]
         assert run["recipe"]["model"]["reconstruction"] == (decoder == "decoder")
-    values = draw(35)
-    assert values["offsets"] == pytest.approx([-0.4, -0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3, 0.4])
-    effects = {int(element): change for element, change in values["mean_change_by_element"].items()}
-    assert values["elements"] == sorted(sorted(effects, key=effects.__getitem__)[-3:])
-    values = draw(36)
-    assert (values["offsets"][0], values["offsets"][-1], len(values["elements"])) == (-5, 5, 4)
+    for number, most, elements in ((35, 0.4, 3), (36, 5.0, 4)):
+        figure = FIGURES[f"forslov2018-{number}"]("small").on(tiny)
+        (drawn,) = figure.run(tmp_path, (0,), "c", QUIET)["figures"]
+        shown = drawn["shown"]
+        assert shown["offsets"] == pytest.approx([most * step / 4 for step in range(-4, 5)])
+        effects = {int(element): change for element, change in shown["mean_change_by_element"].items()}
+        assert shown["elements"] == sorted(sorted(effects, key=effects.__getitem__)[-elements:])
+        with Image.open(tmp_path / f"forslov2018-figure{number}.png") as picture:
+            assert min(picture.size) > 250

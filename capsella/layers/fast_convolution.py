@@ -1,7 +1,7 @@
-"""Convolutions of large kernels on a CPU, trained in a half to a third of the time.
+"""Convolutions on a CPU that are trained in a half to a third of the time.
 
-In float32, tiles and their spectra need a fraction of the products. In bfloat16, the gradients of strided convolutions
-are products of matrices.
+In float32, tiles and their spectra need a fraction of the products: of large kernels by PyTorch's products of matrices,
+of 3×3 kernels by C++ kernels. In bfloat16, the gradients of strided convolutions are products of matrices.
 """
 
 import functools
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.layers.winograd import WinogradConvolution, winograd_pays
 from capsella.routing.functional import asks_second_derivative, is_traced, is_transformed
 
 TILES = range(4, 17)  # rows of the tiles that are tried; larger ones need more memory than they save products
@@ -23,11 +24,12 @@ LARGE = 4_000_000  # weights from which PyTorch's gradients of a strided convolu
 FEWEST = 8  # images below which these gain nothing
 
 
-class LargeConv2d(nn.Conv2d):
-    """A `torch.nn.Conv2d` that trains faster on a CPU where its kernel is large.
+class FastConv2d(nn.Conv2d):
+    """A `torch.nn.Conv2d` that trains faster on a CPU where its kernel is large, or 3×3 with stride 1.
 
-    In float32, the numbers of images and kernel are first brought to their spectra, tile by tile, where a convolution
-    is a product of numbers (Mathieu, Henaff, LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv
+    A 3×3 kernel over maps stored channels last is left to `WinogradConvolution`. Of large kernels in float32, the
+    numbers of images and kernel are first brought to their spectra, tile by tile, where a convolution is a product of
+    numbers (Mathieu, Henaff, LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv
     1509.09308). A stride of s makes s² convolutions of kernels s times smaller, whose sum is one product of matrices.
     The result differs from the direct one by rounding: where all numbers of a tile are of about one size, as those of
     images and maps, it is as near to the exact one, or nearer. An error is small beside the largest number of its tile
@@ -45,23 +47,26 @@ class LargeConv2d(nn.Conv2d):
         plain = self.groups == 1 and self.dilation == (1, 1) and self.padding_mode == "zeros"
         if not (self.training and square and plain) or padding is None or input.ndim != 4:
             return super().forward(input)
-        return convolve_large(input, self.weight, self.bias, self.stride[0], padding)
+        return fast_conv2d(input, self.weight, self.bias, self.stride[0], padding)
 
 
-def convolve_large(
+def fast_conv2d(
     images: Float[Tensor, "b c h w"],
     weight: Float[Tensor, "out c k k"],
     bias: Float[Tensor, " out"] | None,
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b out rows columns"]:
-    """Convolve as `torch.nn.functional.conv2d`, or as `LargeConv2d` where a gradient is asked for and that pays."""
+    """Convolve as `torch.nn.functional.conv2d`, or as `FastConv2d` where a gradient is asked for and that pays."""
     here = images.device.type == "cpu" and torch.is_grad_enabled() and not is_traced()
     dtype = _computed_in(images, weight) if here and not is_transformed() else None
     out: Tensor
     if dtype == torch.bfloat16 and gradients_by_matrices_pay(images, weight, stride):
         rounded = (None if tensor is None else tensor.to(dtype) for tensor in (images, weight, bias))
         out = StridedConvolution.apply(*rounded, stride, padding)
+        return out
+    if dtype == torch.float32 and winograd_pays(images, weight, stride, padding):
+        out = WinogradConvolution.apply(images, weight, bias, padding)
         return out
     tile = _tile_for(images, weight, stride, padding) if dtype == torch.float32 else None
     if tile is None:

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from capsella.layers import LargeConv2d, large_kernels
-from capsella.layers.large_kernels import TILES, StridedConvolution, best_tile, gradients_by_matrices_pay
+from capsella.layers import FastConv2d, fast_convolution
+from capsella.layers.fast_convolution import TILES, StridedConvolution, best_tile, gradients_by_matrices_pay
 
 # batch, channels, maps, height, width, kernel, stride, padding
 SHAPES = [(2, 3, 4, 11, 11, 5, 1, 0), (3, 2, 5, 20, 17, 9, 2, 0), (1, 4, 3, 9, 14, 5, 1, 2), (2, 2, 2, 23, 16, 7, 3, 1)]
@@ -25,10 +25,10 @@ def tiled(monkeypatch):
 
     def use(tile):
         def apply(images, weight, bias, stride, padding):
-            out = large_kernels._TiledConvolution.apply(images, weight, stride, padding, tile)
+            out = fast_convolution._TiledConvolution.apply(images, weight, stride, padding, tile)
             return out if bias is None else out + bias[:, None, None]
 
-        monkeypatch.setattr(large_kernels, "convolve_large", apply)
+        monkeypatch.setattr(fast_convolution, "fast_conv2d", apply)
 
     return use
 
@@ -38,7 +38,7 @@ def tiled(monkeypatch):
 )
 def test_it_is_the_convolution(shape, tile, tiled):
     batch, channels, maps, height, width, kernel, stride, padding = shape
-    layer = LargeConv2d(channels, maps, kernel, stride, padding).double()
+    layer = FastConv2d(channels, maps, kernel, stride, padding).double()
     images = torch.randn(batch, channels, height, width, dtype=torch.float64)
     plain = F.conv2d(images, layer.weight, layer.bias, stride, padding)
     pull = torch.randn_like(plain)
@@ -56,7 +56,7 @@ def test_it_is_the_convolution(shape, tile, tiled):
 
 def test_gradients_by_differences(tiled):
     tiled(5)
-    layer = LargeConv2d(2, 2, 4, 2, 1).double()
+    layer = FastConv2d(2, 2, 4, 2, 1).double()
     images = torch.randn(2, 2, 7, 6, dtype=torch.float64, requires_grad=True)
 
     def convolve(images, weight, bias):
@@ -69,14 +69,16 @@ def test_gradients_by_differences(tiled):
 def seen(monkeypatch):
     """How often tiles were used."""
     calls = []
-    apply = large_kernels._TiledConvolution.apply
-    monkeypatch.setattr(large_kernels._TiledConvolution, "apply", lambda *given: calls.append(given) or apply(*given))
+    apply = fast_convolution._TiledConvolution.apply
+    monkeypatch.setattr(
+        fast_convolution._TiledConvolution, "apply", lambda *given: calls.append(given) or apply(*given)
+    )
     return calls
 
 
 def test_it_is_as_near_to_the_exact_result_as_a_direct_convolution(seen):
     torch.manual_seed(0)
-    layer = LargeConv2d(256, 256, 9, 2)
+    layer = FastConv2d(256, 256, 9, 2)
     images = torch.randn(32, 256, 20, 20)
     exact = F.conv2d(images.double(), layer.weight.double(), layer.bias.double(), 2)
     tiled = layer(images)
@@ -98,7 +100,7 @@ def test_tiles_are_taken_where_they_pay():
 
 
 def test_only_trainings_in_float32_use_tiles(seen):
-    layer, images = LargeConv2d(64, 64, 5), torch.rand(64, 64, 12, 12)
+    layer, images = FastConv2d(64, 64, 5), torch.rand(64, 64, 12, 12)
     layer(images)
     assert len(seen) == 1
     with torch.autocast("cpu", torch.bfloat16):
@@ -122,10 +124,10 @@ def test_other_convolutions_stay_what_they_are(seen):
         ("kernel_size", (5, 4)),
     ):
         options = {"kernel_size": 5, name: value}
-        layer, plain = LargeConv2d(64, 64, **options), nn.Conv2d(64, 64, **options)
+        layer, plain = FastConv2d(64, 64, **options), nn.Conv2d(64, 64, **options)
         plain.load_state_dict(layer.state_dict())
         assert torch.equal(layer(images), plain(images))
-    LargeConv2d(64, 64, 5)(images[0])  # one image without a batch
+    FastConv2d(64, 64, 5)(images[0])  # one image without a batch
     assert not seen
 
 
@@ -163,7 +165,7 @@ def by_matrices(monkeypatch):
 
 
 def test_gradients_are_about_as_near_to_the_exact_ones_as_pytorchs(by_matrices):
-    layer = LargeConv2d(128, 512, 9, 2)
+    layer = FastConv2d(128, 512, 9, 2)
     images, weight = torch.randn(8, 128, 13, 13).bfloat16(), layer.weight.detach().bfloat16()
     layer.weight.data = weight.float()
     pull = torch.randn(8, 512, 3, 3).bfloat16()
@@ -189,8 +191,8 @@ def test_they_are_taken_where_they_pay(by_matrices, monkeypatch):
     assert not gradients_by_matrices_pay(torch.empty(16, 256, 20, 20), kernel, 1)
     assert not gradients_by_matrices_pay(torch.empty(4, 256, 20, 20), kernel, 2)
     assert not gradients_by_matrices_pay(torch.empty(16, 128, 20, 20), small, 2)
-    monkeypatch.setattr(large_kernels, "LARGE", 1)
-    layer, images = LargeConv2d(4, 4, 5, 2), torch.rand(8, 4, 12, 12)
+    monkeypatch.setattr(fast_convolution, "LARGE", 1)
+    layer, images = FastConv2d(4, 4, 5, 2), torch.rand(8, 4, 12, 12)
     layer(images)  # float32
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         layer(images)
