@@ -90,6 +90,16 @@ def test_couplings_lengths_and_rotations(
     assert_close(turned, routed._replace(poses=routed.poses @ turn), atol=1e-9)
 
 
+@every_backend
+@pytest.mark.parametrize("leaky", [False, True])
+def test_zero_votes_give_zero_poses_and_finite_gradients(backend: str, leaky: bool) -> None:
+    votes = torch.zeros(2, 3, 4, 5, requires_grad=True)
+    routed = dynamic_routing(votes, 3, leaky=leaky, backend=backend)
+    assert torch.equal(routed.poses, torch.zeros(2, 4, 5))
+    (gradient,) = torch.autograd.grad(routed.poses.sum(), votes)
+    assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_dtype_is_kept(dtype: torch.dtype) -> None:
     votes = torch.randn(1, 3, 2, 4)

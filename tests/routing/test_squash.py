@@ -10,6 +10,15 @@ def test_the_length_follows_equation_1(size: float) -> None:
     torch.testing.assert_close(squash(size * direction), direction * size**2 / (1 + size**2))
 
 
+def test_squash_is_over_the_last_axis() -> None:
+    capsules = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    together = squash(capsules)
+    for b, h, w in [(0, 0, 0), (1, 2, 3), (0, 1, 2)]:
+        torch.testing.assert_close(together[b, h, w], squash(capsules[b, h, w]))
+    transposed = squash(capsules.transpose(2, 3)).transpose(2, 3)
+    assert not torch.allclose(together, transposed)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_zero_vector_has_zero_value_and_finite_gradient(dtype: torch.dtype) -> None:
     s = torch.zeros(2, 8, dtype=dtype, requires_grad=True)
@@ -17,6 +26,14 @@ def test_a_zero_vector_has_zero_value_and_finite_gradient(dtype: torch.dtype) ->
     assert torch.equal(v, torch.zeros_like(s))
     (gradient,) = torch.autograd.grad(length(v).sum() + v.sum(), s)
     assert gradient.isfinite().all()
+
+
+def test_length_is_the_norm() -> None:
+    assert length(torch.tensor([3.0, 4.0])).item() == pytest.approx(5)
+    assert length(torch.zeros(4)).item() == pytest.approx(1e-6)
+    v = torch.zeros(4, requires_grad=True)
+    length(v).backward()
+    assert torch.equal(v.grad, torch.zeros(4))
 
 
 def test_gradients() -> None:
