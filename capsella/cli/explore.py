@@ -3,15 +3,12 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from capsella.cli.flags import parse, positional
 from capsella.cli.screen import console, note
-from capsella.errors import ArgumentError, CapsellaError, check_argument
+from capsella.errors import CapsellaError, check_argument
 from capsella.image_options import check_range
-
-if TYPE_CHECKING:
-    from capsella.evaluation import UnreadableFile
 
 DEMO = Path("runs/demo")
 
@@ -93,26 +90,18 @@ def _serve(options: Explore) -> None:
 
 
 def _draw(options: Explore, out: Path) -> None:
-    from capsella.data import PairSet
-    from capsella.evaluation import passed_over, set_scale
-    from capsella.report import explain_images, explain_pairs
-    from capsella.training import load_splits
-    from capsella.training.trained import open_network
+    from capsella.report.image_pictures import explain_run
 
     check_argument(len(options.runs) == 1, "be a single run with --out", runs=tuple(map(str, options.runs)))
-    model, run = open_network(options.runs[0])
-    model.value_range = options.range or model.value_range
-    is_paired = run is not None and run.recipe.data.is_paired
-    broken: list[UnreadableFile] = []
-    if options.data:
-        note(*filter(None, [set_scale(model, options.data, options.cell_radius)]), *passed_over(options.data))
-        skipped = broken if options.skip_broken else None
-        pictures = explain_images(model, options.data, out, classes=2 if is_paired else 1, broken=skipped)
-    elif run is not None and is_paired:
-        test = load_splits(run, skip_broken=True).test
-        pictures = [explain_pairs(model, test, out)] if isinstance(test, PairSet) else []
-    else:
-        raise ArgumentError("data", "name at least one image or folder", None)
+    pictures, broken = explain_run(
+        options.runs[0],
+        options.data,
+        out,
+        value_range=options.range,
+        cell_radius=options.cell_radius,
+        skip_broken=options.skip_broken,
+        say=note,
+    )
     print(*pictures, sep="\n")
     for file in broken:
         print(f"skipped {file.file}: {file.reason}", file=sys.stderr)

@@ -1,18 +1,13 @@
 """`capsella export`."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from capsella.cli.flags import parse, positional
 from capsella.cli.screen import note
-from capsella.errors import CapsellaError, pluralize
-
-if TYPE_CHECKING:
-    from capsella.data import Splits
-    from capsella.export import CheckedOn
-    from capsella.training import Run
+from capsella.errors import pluralize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +21,19 @@ class Export:
 
     run: Annotated[Path, *positional("RUN", "A run, or a comparison's folder.")]
     format: Literal["onnx", "pt2"] = "onnx"
-    """onnx: for ONNX Runtime and others. pt2: for torch.export, with the native kernels."""
+    """onnx: for ONNX Runtime and other programs. pt2: for PyTorch, with native kernels."""
     quantize: Literal["float32", "int8"] = "float32"
-    """Numbers of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
+    """Number format of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
     reconstruction: bool = False
-    """Include the decoder; its images are one more output, reconstruction."""
+    """Include the decoder, as one more output: reconstruction."""
     out: Path | None = None
     """The folder. Default: export, export-int8 or export-pt2 in the run's folder."""
     tolerance: float | None = None
-    """Largest difference allowed in any activation, and, unless in int8, probability. Default: 1e-4 for float32, 1e-2
-    with votes in bfloat16, 0.1 for int8."""
+    """Largest difference allowed in any activation and, except in int8, probability. Default: 1e-4 for float32, 1e-2
+    with bfloat16 votes, 0.1 for int8."""
     flips: float | None = None
-    """Percentage of test images that may get another class. Default: 0 for float32, 0.5 with votes in bfloat16, 1
-    for int8."""
+    """Percentage of test images that may get another class. Default: 0 for float32, 0.5 with bfloat16 votes, 1 for
+    int8."""
     json: bool = False
     """Print JSON instead of text."""
 
@@ -47,32 +42,18 @@ def run(arguments: list[str]) -> None:
     """Export, check and print."""
     options = parse(Export, arguments, "export")
 
-    from capsella.data import FolderData
-    from capsella.export import Tolerance, default_tolerance, export_model
+    from capsella.export.runs import export_run
     from capsella.training.trained import open_run
 
-    run = open_run(options.run)
-    default = default_tolerance(run.model, options.quantize)
-    tolerance = Tolerance(
-        default.difference if options.tolerance is None else options.tolerance,
-        default.flips if options.flips is None else options.flips,
-        default.probability if options.tolerance is None else max(default.probability, options.tolerance),
-    )
-    kind = "" if options.quantize == "float32" else f"-{options.quantize}"
-    kind = kind if options.format == "onnx" else f"-{options.format}"
-    images, facts = _images(run)
-    data, names = run.recipe.data, images.test.files or ()
-    files = [data.path / name for name in names] if isinstance(data, FolderData) and run.adapted is None else []
-    exported = export_model(
-        run.model,
-        images,
-        options.out or run.folder / f"export{kind}",
+    exported = export_run(
+        open_run(options.run),
+        options.out,
         format=options.format,
         precision=options.quantize,
         reconstruction=options.reconstruction,
-        tolerance=tolerance,
-        files=files,
-        facts={"recipe": run.name, **facts},
+        difference=options.tolerance,
+        flips=options.flips,
+        say=note,
     )
     about, check = exported.description, exported.files
     if options.json:
@@ -85,36 +66,8 @@ def run(arguments: list[str]) -> None:
     print(f"outputs: {', '.join(about['outputs'])}")
     print(f"parity with PyTorch: {exported.parity}")
     if check is not None:
-        print(f"predict.py reads {pluralize(check.files, 'file')} as capsella does, and takes "
-              f"{check.milliseconds:.1f} ms for an image on one core")  # fmt: skip
+        files = pluralize(check.files, "file")
+        print(f"predict.py reads {files} as capsella does; it takes {check.milliseconds:.1f} ms per image on one core")
     elif options.format == "onnx":
         note("no predict.py: it cannot crop cells or read pairs; capsella predict takes this folder")
     print(f"written to {exported.path}")
-
-
-def _images(run: "Run") -> "tuple[Splits | CheckedOn, dict[str, str]]":
-    """Return the images to check on, and a note about them for the description."""
-    from capsella.data import load_data
-    from capsella.evaluation.domain import ADAPTED, adapted_images
-    from capsella.export import CheckedOn
-    from capsella.training import load_splits
-
-    if run.adapted is not None:
-        domain = run.adapted["laboratory"]
-        try:
-            images = CheckedOn(*adapted_images(run, run.adapted))
-        except CapsellaError as error:
-            raise CapsellaError(
-                f"{run.folder} was adapted to {domain}, whose images check the file: {error}"
-            ) from error
-        note(ADAPTED)
-        return images, {"images": f"{domain}, without those of the adaptation", "probabilities": ADAPTED}
-    try:
-        return load_splits(run, skip_broken=True), {}
-    except CapsellaError as error:  # parity can be checked on any images
-        try:
-            splits = load_data(replace(run.recipe.data, skip_broken=True))
-        except CapsellaError:
-            raise error from None  # which says where they were
-        note(f"the errors below say nothing about new images: {error}")
-        return splits, {"images": "not those of the training: the errors say nothing about new images"}

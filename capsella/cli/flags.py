@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 from collections.abc import Sequence
-from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
+from functools import cache, partial
+from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -18,7 +19,7 @@ Group = tyro.conf.arg(name="")
 
 def positional(metavar: str, help_text: str) -> tuple[Any, Any]:
     """Return the annotations of an argument without a flag."""
-    return tyro.conf.Positional, tyro.conf.arg(metavar=metavar, help=help_text)
+    return tyro.conf.Positional, tyro.conf.arg(metavar=metavar, help=help_text, help_behavior_hint="")
 
 
 def parse(command: type[T], arguments: Sequence[str], name: str) -> T:
@@ -30,6 +31,7 @@ def parse(command: type[T], arguments: Sequence[str], name: str) -> T:
         SystemExit: after help, or after an error, which tyro explains.
     """
     prog, words, common = f"capsella {name}", list(arguments), command.__mro__[1]
+    _explain_fields(command)
     if not dataclasses.is_dataclass(common):
         return tyro.cli(command, args=words, prog=prog, description=inspect.getdoc(command))
     description = inspect.getdoc(common)
@@ -38,6 +40,29 @@ def parse(command: type[T], arguments: Sequence[str], name: str) -> T:
         tyro.cli(common, args=["--help"], prog=prog, description=description)
     words = ["--help" if word == "--help-all" else word for word in words]
     return tyro.cli(command, args=words, prog=prog, description=description)
+
+
+@cache
+def _explain_fields(kind: type) -> None:
+    """Annotate the fields of a command for tyro: texts in one line, no --no-FLAG for what is off, few defaults.
+
+    tyro would keep the line breaks of the fields' docstrings, and print (default: None) behind texts that say more.
+    """
+    for base in filter(dataclasses.is_dataclass, kind.__mro__):
+        texts, hints = field_texts(base), get_type_hints(base, include_extras=True)
+        for name in base.__dict__.get("__annotations__", {}):
+            inner = get_args(hints[name])[0] if get_origin(hints[name]) is Annotated else hints[name]
+            if dataclasses.is_dataclass(inner):
+                _explain_fields(inner)
+            elif text := texts.get(name):
+                explained = tyro.conf.arg(help=text, help_behavior_hint=partial(_shown_default, text))
+                off = [tyro.conf.FlagCreatePairsOff] if getattr(base, name, None) is False else []
+                annotations = hints[name], tyro.conf.DisallowNone, *off, explained
+                base.__annotations__[name] = Annotated[annotations]  # type: ignore[assignment]
+
+
+def _shown_default(text: str, default: str) -> str:
+    return "" if default in ("None", "", "True", "False") or "Default:" in text else f"(default: {default})"
 
 
 def settings(*paths: str) -> Any:

@@ -1,7 +1,7 @@
 """Pictures of single image files: input, activations, reconstruction, dimension tweaks, and distances of votes."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -9,18 +9,22 @@ from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from capsella.data import PairSet
 from capsella.data.reading import LossCount, decode
-from capsella.errors import CapsellaError, check_argument, errors_of, warn_once
-from capsella.evaluation import UnreadableFile, find_images
+from capsella.errors import ArgumentError, CapsellaError, check_argument, errors_of, warn_once
+from capsella.evaluation import UnreadableFile, find_images, passed_over, set_scale
+from capsella.image_options import ValueRange
 from capsella.losses import top_classes
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
 from capsella.report.figures import activation_bars, shorten, write_png
 from capsella.report.image_figures import draw_tweaks, show
-from capsella.report.reconstructions import dimension_tweaks, largest_elements, offsets_across
+from capsella.report.reconstructions import dimension_tweaks, explain_pairs, largest_elements, offsets_across
 from capsella.report.routing_views import routed_layers
 from capsella.report.vote_distances import VoteDistances, vote_distances_figure
+from capsella.training import load_splits
+from capsella.training.trained import open_network
 
 MOST_BARS = 12
 MOST_BYTES = 200  # of a stem: file systems allow names of 255 bytes
@@ -62,6 +66,45 @@ def explain_images(
             pictures.append(out / f"{name}_{view}.png")
             write_png(figure, pictures[-1])
     return pictures
+
+
+def explain_run(
+    folder: Path,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    value_range: ValueRange | None = None,
+    cell_radius: float | None = None,
+    skip_broken: bool = False,
+    say: Callable[[str], object] = lambda note: None,
+) -> tuple[list[Path], list[UnreadableFile]]:
+    """Draw pictures of image files with the network of a run; of a run on pairs, without files, of its test pairs.
+
+    Args:
+        folder: a run, a comparison or an exported folder.
+        paths, out: as for `explain_images`.
+        value_range: values that become black and white in files with more than 8 bits.
+        cell_radius: of a typical nucleus in the files, for networks that crop cells.
+        skip_broken: list files that cannot be read instead of stopping at the first.
+        say: called with each note.
+
+    Returns:
+        The pictures, and the files that were skipped.
+    """
+    model, run = open_network(folder)
+    model.value_range = value_range or model.value_range
+    is_paired = run is not None and run.recipe.data.is_paired
+    broken: list[UnreadableFile] = []
+    if paths:
+        for line in (set_scale(model, paths, cell_radius), *passed_over(paths)):
+            if line:
+                say(line)
+        classes = 2 if is_paired else 1
+        return explain_images(model, paths, out, classes=classes, broken=broken if skip_broken else None), broken
+    if run is None or not is_paired:
+        raise ArgumentError("data", "name at least one image or folder", None)
+    test = load_splits(run, skip_broken=True).test
+    return [explain_pairs(model, test, out)] if isinstance(test, PairSet) else [], broken
 
 
 def image_figures(

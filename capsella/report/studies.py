@@ -1,23 +1,23 @@
 """Tests of runs, measured and written to files: any images, robustness, attacks."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Group
 from rich.text import Text
 
 from capsella.data import ImageSet, LabelledImages, load_data, single_images
 from capsella.data.holdout import first_per_class
-from capsella.errors import ArgumentError, CapsellaError, check_argument, pluralize
+from capsella.errors import ArgumentError, CapsellaError, pluralize
 from capsella.evaluation import AttackOptions, attack_networks, evaluate, measure_robustness, measure_routing
 from capsella.evaluation.domain import domain_images
 from capsella.evaluation.robustness import perturbation
 from capsella.files import read_json, write_json
-from capsella.image_options import ValueRange
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.report.figures import attack_figure, ood_figure, risk_coverage_figure, robustness_figure, write_png
+from capsella.report.options import EvaluateOptions
 from capsella.report.prose import attack_notes
 from capsella.report.terminal import (
     attack_table,
@@ -39,54 +39,6 @@ class Study(NamedTuple):
     values: dict[str, Any]
     summary: Group
     lines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
-    """The images on which a run is tested, and the measurements; see the flags of `capsella evaluate`.
-
-    Raises:
-        ArgumentError: options that do not go together.
-    """
-
-    data: str | None = None
-    group: str | None = None
-    split: Literal["test", "validation", "train"] | None = None
-    range: ValueRange | None = None
-    per_class: int | Literal["all"] | None = None
-    test_pairs: int | None = None
-    crops: bool = False
-    routing: bool = False
-    selective: bool = False
-    ood: tuple[str, ...] = ()
-    ood_false_positive_rate: float = 0.05
-    batch_size: int = 128
-    skip_broken: bool = False
-    calibrate: bool = False
-
-    def __post_init__(self) -> None:
-        is_place = self.data is not None and Path(self.data).exists()
-        check_argument(self.split is None or not is_place, "be left out: all images are tested", split=self.split)
-        is_test = self.split in (None, "test")
-        check_argument(is_test or not self.selective, "come with the test split", selective=self.selective)
-        is_own = is_test and self.data is None
-        check_argument(is_own or not self.ood, "come with the run's own test images", ood=self.ood)
-        check_argument(not (self.crops and (self.selective or self.ood)), "come alone", crops=self.crops)
-        for name in ("group", "range"):
-            value = getattr(self, name)
-            check_argument(value is None or self.data is not None, "come with --data", **{name: value})
-
-    @property
-    def name(self) -> str:
-        """A file's name, by what is tested."""
-        place = None if self.data is None else Path(self.data).resolve()
-        source = [] if place is None else [place.name if place.is_dir() else place.stem]
-        parts = [*source, self.split or ("all" if source else "test")]
-        parts += [f"pairs{self.test_pairs}"] if self.test_pairs is not None else []
-        parts += [f"per-class{self.per_class}"] if self.per_class is not None else []
-        parts += [name for name in ("crops", "routing", "selective", "ood", "group") if getattr(self, name)]
-        parts += [f"range{self.range[0]:g}-{self.range[1]:g}"] if self.range is not None else []
-        return "-".join(parts)
 
 
 def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -> Study:
