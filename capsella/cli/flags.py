@@ -43,22 +43,22 @@ def parse(command: type[T], arguments: Sequence[str], name: str) -> T:
 
 
 @cache
-def _explain_fields(kind: type) -> None:
+def _explain_fields(kind: Any) -> None:
     """Annotate the fields of a command for tyro: texts in one line, no --no-FLAG for what is off, few defaults.
 
     tyro would keep the line breaks of the fields' docstrings, and print (default: None) behind texts that say more.
     """
     for base in filter(dataclasses.is_dataclass, kind.__mro__):
         texts, hints = field_texts(base), get_type_hints(base, include_extras=True)
-        for name in base.__dict__.get("__annotations__", {}):
+        for name in inspect.get_annotations(base):
             inner = get_args(hints[name])[0] if get_origin(hints[name]) is Annotated else hints[name]
-            if dataclasses.is_dataclass(inner):
+            if isinstance(inner, type) and dataclasses.is_dataclass(inner):
                 _explain_fields(inner)
             elif text := texts.get(name):
                 explained = tyro.conf.arg(help=text, help_behavior_hint=partial(_shown_default, text))
                 off = [tyro.conf.FlagCreatePairsOff] if getattr(base, name, None) is False else []
                 annotations = hints[name], tyro.conf.DisallowNone, *off, explained
-                base.__annotations__[name] = Annotated[annotations]  # type: ignore[assignment]
+                base.__annotations__[name] = Annotated[annotations]
 
 
 def _shown_default(text: str, default: str) -> str:
