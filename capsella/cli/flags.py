@@ -48,7 +48,7 @@ def _explain_fields(kind: Any) -> None:
 
     tyro would keep the line breaks of the fields' docstrings, and print (default: None) behind texts that say more.
     """
-    for base in filter(dataclasses.is_dataclass, kind.__mro__):
+    for base in kind.__mro__[:-1]:
         texts, hints = field_texts(base), get_type_hints(base, include_extras=True)
         for name in inspect.get_annotations(base):
             inner = get_args(hints[name])[0] if get_origin(hints[name]) is Annotated else hints[name]
