@@ -31,7 +31,7 @@ def parse(command: type[T], arguments: Sequence[str], name: str) -> T:
         SystemExit: after help, or after an error, which tyro explains.
     """
     prog, words, common = f"capsella {name}", list(arguments), command.__mro__[1]
-    _explain_fields(command)
+    _explain_fields(command)  # type: ignore[arg-type]  # a class can be hashed
     if not dataclasses.is_dataclass(common):
         return tyro.cli(command, args=words, prog=prog, description=inspect.getdoc(command))
     description = inspect.getdoc(common)
