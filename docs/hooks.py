@@ -17,7 +17,9 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 # Pages that lie elsewhere in the repository, and their names in the site.
 PAGES = {
+    "changelog.md": ROOT / "CHANGELOG.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
+    "security.md": ROOT / "SECURITY.md",
     "symbols.md": ROOT / "capsella" / "routing" / "README.md",
 }
 COPIED = {".png", ".py"}
