@@ -213,7 +213,7 @@ def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int 
     if not is_run and ((backbone and Path(backbone).is_dir()) or _may_be_on_hub(backbone)):
         config = hub.up_to_stage(hub.read_config(backbone), stage, image_size, positions)
         mean, std = hub.normalisation(backbone, config["num_channels"])
-        load = partial(hub.load, backbone, config)
+        load = lambda: hub.load(backbone, config)  # noqa: E731
         return _Source("backbone", config, True, config["num_channels"], load, mean, std)
     if not is_run and backbone not in list_models():
         is_gone = "/" in backbone and not Path(backbone).exists()
