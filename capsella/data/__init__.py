@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         THESIS_SETS,
         LoadedSource,
         load_source,
-        load_split,
         save_split,
         thesis_set,
     )

@@ -42,16 +42,6 @@ THESIS_SETS: dict[str, dict[str, int]] = {
 }
 
 
-def load_split(options: DataOptions) -> tuple[Splits, SplitTable]:
-    """Load images like `load_data`, but no pairs, with the table for their split file.
-
-    Raises:
-        ValueError, CapsellaError: as `load_data`.
-    """
-    source = load_source(options)
-    return source.split(options), source.table(options)[0]
-
-
 def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = lambda note: None) -> list[ClassCounts]:
     """Write the split file of `load_data(options)`.
 

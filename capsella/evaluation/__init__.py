@@ -31,12 +31,9 @@ from capsella.evaluation.robustness import (
 )
 from capsella.evaluation.routing import LayerRouting, RoutingReport, measure_routing
 from capsella.evaluation.statistics import (
-    Changed,
     FoldInterval,
     Groups,
     Interval,
-    KeptAccuracy,
-    McNemar,
     Spread,
     VarianceComponent,
     accuracy_interval,
@@ -48,8 +45,6 @@ from capsella.evaluation.statistics import (
     fold_interval,
     holm,
     holm_adjusted,
-    kept_accuracies,
-    mcnemar,
     mean_proportion_interval,
     over_seeds,
     points,

@@ -21,7 +21,7 @@ factor g / (g − 1) and g − 1 degrees of freedom.
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -79,16 +79,6 @@ class Interval:
         """The two-sided p-value of a t-test against 0; 1 without any variance."""
         error = self.standard_error
         return 2 * float(scipy.stats.t.sf(abs(self.estimate) / error, self.degrees)) if error else 1.0
-
-    def images_needed(self, images: int) -> int | None:
-        """Return how many test images would detect a difference as small as the estimate, or None for 0.
-
-        The variance from seeds is ignored. Given the number of groups, returns the number of groups.
-        """
-        if self.estimate == 0:
-            return None
-        quantiles = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) + scipy.stats.norm.ppf(POWER)
-        return int(np.ceil(images * (quantiles * self.image_error / self.estimate) ** 2))
 
     def to_dict(self) -> dict[str, float | None]:
         """Return plain numbers for JSON."""
@@ -596,23 +586,6 @@ def _half_width(components: Sequence[VarianceComponent]) -> tuple[float, float]:
 # Tests
 
 
-class McNemar(NamedTuple):
-    """Images that only one of two networks classifies correctly, and the exact p-value of such an imbalance."""
-
-    only_first: int
-    only_second: int
-    p_value: float
-
-
-def mcnemar(first: Bool[np.ndarray, " images"], second: Bool[np.ndarray, " images"]) -> McNemar:
-    """Run McNemar's exact test (1947) on two trained networks and the same images."""
-    if first.dtype != bool or second.dtype != bool or first.ndim != 1 or first.shape != second.shape:
-        raise ArgumentError("first, second", "be booleans of the same images", (first.shape, second.shape))
-    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
-    unlike = only_first + only_second
-    return McNemar(only_first, only_second, float(scipy.stats.binomtest(only_first, unlike).pvalue) if unlike else 1.0)
-
-
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for a family of tests (Holm 1979).
 
@@ -635,91 +608,3 @@ def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
     [False, True, False]
     """
     return [p <= level for p in holm_adjusted(p_values)]
-
-
-# Retained accuracy on perturbed images
-
-
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """A network's correctness on unchanged and on perturbed images.
-
-    Attributes:
-        clean: for each seed and unchanged image.
-        by_change: by perturbation, the fraction of its strengths at which each seed classifies each image correctly.
-        groups: the number of each image's patient or the like, if known.
-    """
-
-    clean: Correct
-    by_change: dict[str, Float[np.ndarray, "seeds images"]] = field(default_factory=dict)
-    groups: Groups | None = None
-
-    @property
-    def has_two_groups(self) -> bool:
-        """True if there are exactly two groups, which are too few for an interval. A single group is ignored."""
-        return self.groups is not None and len(np.unique(self.groups)) == 2
-
-
-class RatioInterval(NamedTuple):
-    """A ratio, or a difference of two, with its 95 % interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class KeptAccuracy:
-    """The accuracy that two networks retain under a perturbation, and the difference between both."""
-
-    first: RatioInterval
-    second: RatioInterval
-    difference: RatioInterval
-
-    def to_dict(self) -> dict[str, dict[str, float]]:
-        """Return plain numbers for JSON."""
-        return {name: value._asdict() for name, value in vars(self).items()}
-
-
-def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str, KeptAccuracy]:
-    """Return, by perturbation, how much of their accuracy above chance two networks retain on the same images.
-
-    A network that is better to begin with is better on perturbed images too, without being more robust. So the measure
-    is (perturbed accuracy − chance) / (clean accuracy − chance). Its variance is that of the linearised ratio (Cochran
-    1977, Sampling Techniques, §2.11), over images or groups, which both networks share, and over seeds.
-    """
-    images = first.clean.shape[1]
-    if second.clean.shape[1] != images or first.by_change.keys() != second.by_change.keys() or not 0 <= chance < 1:
-        got = (images, second.clean.shape[1], [*first.by_change], [*second.by_change], chance)
-        raise ArgumentError("first, second, chance", "have the same images and perturbations, and chance below 1", got)
-    if first.has_two_groups:
-        raise ArgumentError("first", "have at least three groups of images, or none", 2)
-    retained = {}
-    for change in first.by_change:
-        ratios, tables = zip(*(_linearised(network, change, chance) for network in (first, second)), strict=True)
-        seeds = [_seed_component(table.mean(1)) for table in tables]
-        by_image = [table.mean(0) for table in tables]
-        each = [_ratio_interval(ratios[k], by_image[k], [seeds[k]], first.groups) for k in (0, 1)]
-        difference = _ratio_interval(ratios[0] - ratios[1], by_image[0] - by_image[1], seeds, first.groups)
-        retained[change] = KeptAccuracy(each[0], each[1], difference)
-    return retained
-
-
-def _linearised(network: Changed, change: str, chance: float) -> tuple[float, Float[np.ndarray, "seeds images"]]:
-    """Return the ratio, and values whose mean varies as the ratio does. At chance, one image is the denominator."""
-    gain = max(float(network.clean.mean()) - chance, 1 / network.clean.shape[1])
-    ratio = (float(network.by_change[change].mean()) - chance) / gain
-    return ratio, (network.by_change[change] - ratio * network.clean) / gain
-
-
-def _ratio_interval(
-    estimate: float,
-    values: Float[np.ndarray, " images"],
-    seeds: Sequence[VarianceComponent],
-    groups: Groups | None,
-) -> RatioInterval:
-    independent = VarianceComponent(float(values.var(ddof=1)) / len(values), len(values) - 1)
-    images = cluster_variance(influence(values), groups, independent)
-    components = [component for component in (images, *seeds) if component.variance > 0]
-    half = _half_width(components)[0] if components else 0.0
-    return RatioInterval(estimate, estimate - half, estimate + half)

@@ -17,8 +17,6 @@ from capsella.data import (
     NpzData,
     Splits,
     load_data,
-    load_split,
-    read_split_file,
     save_split,
     thesis_set,
 )
@@ -165,16 +163,6 @@ def test_the_thesis_sets_of_digits():
         assert not splits["train"] & splits["test"]
         assert not splits["train"] & splits["validation"]
         assert not splits["validation"] & splits["test"]
-
-
-def test_a_split_is_known_without_its_file(cells: Path, packed: Path, tmp_path: Path):
-    for options in (folder(cells, **LIMITS), npz(packed, **LIMITS)):
-        splits, table = load_split(options)
-        assert_same(splits, load_data(options))
-        save_split(options, tmp_path / "saved.csv")
-        table.write(tmp_path / "written.csv")
-        assert (tmp_path / "written.csv").read_bytes() == (tmp_path / "saved.csv").read_bytes()
-        assert read_split_file(tmp_path / "saved.csv") == table._replace(path=tmp_path / "saved.csv")
 
 
 class TestFolds:

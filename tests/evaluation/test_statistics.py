@@ -11,9 +11,9 @@ from capsella.evaluation import (
     auc_interval,
     balanced_difference_interval,
     balanced_interval,
+    detectable_difference,
     difference_interval,
     fold_interval,
-    mcnemar,
     mean_proportion_interval,
     pooled_seed_variance,
     proportion_interval,
@@ -71,7 +71,7 @@ class TestByHand:
     def test_agreement_is_not_certainty(self):
         same = correct("1" * 90 + "0" * 10)
         difference = difference_interval(same, same)
-        assert (difference.estimate, difference.images_needed(100)) == (0, None)
+        assert difference.estimate == 0
         assert -difference.low == pytest.approx(difference.high)
         assert 0 < difference.high < 0.03
         perfect = accuracy_interval(correct("1" * 50))
@@ -81,15 +81,11 @@ class TestByHand:
     def test_the_detectable_difference(self):
         interval = difference_interval(correct("1" * 80 + "0" * 20), correct("1" * 70 + "0" * 10 + "1" * 5 + "0" * 15))
         assert interval.detectable == pytest.approx((t.ppf(0.975, 99) + norm.ppf(0.8)) * interval.standard_error)
-        quantiles = norm.ppf(0.975) + norm.ppf(0.8)
-        assert interval.images_needed(100) == np.ceil(100 * (quantiles * interval.image_error / 0.05) ** 2)
-
-    @pytest.mark.parametrize(
-        ("first", "second", "expected"),
-        [("11110000", "00001111", (4, 4, 1.0)), ("11111", "00000", (5, 0, 2 / 32)), ("101", "101", (0, 0, 1.0))],
-    )
-    def test_mcnemar(self, first, second, expected):
-        assert tuple(mcnemar(correct(first)[0], correct(second)[0])) == pytest.approx(expected)
+        expected = detectable_difference(np.zeros(100, int), 0.25, balanced=False)
+        assert expected == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) * (0.25 / 100) ** 0.5)
+        labels = np.repeat([0, 1], [80, 20])
+        assert detectable_difference(labels, 0.25, balanced=True) > expected
+        assert detectable_difference(labels, 0.25, balanced=False, units=25) == pytest.approx(2 * expected)
 
     def test_each_class_counts_the_same(self):
         interval = balanced_interval(correct("1" * 90 + "0" * 5 + "1" * 5), np.array([0] * 90 + [1] * 10))
@@ -137,7 +133,6 @@ class TestByHand:
         (lambda: accuracy_interval(np.ones((1, 50), bool), np.zeros(49, int)), "groups"),
         (lambda: difference_interval(np.zeros((1, 3), bool), np.zeros((1, 4), bool)), "second"),
         (lambda: balanced_interval(correct("1100"), np.array([0, 1, 2])), "labels"),
-        (lambda: mcnemar(np.zeros(3, bool), np.zeros(4, bool)), "first, second"),
         (lambda: fold_interval([0.5, 0.6], 10, 0), "tested, others"),
     ],
 )

@@ -46,6 +46,7 @@ LEAST_EPOCHS = 5
 RUN_SECONDS, PASSES = 2.0, 5  # of each run beside its epochs: fixed, and passes over images to calibrate and to test
 TOLERANCE = 1.15  # of the announced time
 Measure = Literal["accuracy", "balanced accuracy"]
+Key = tuple[str, int, float]  # of a row: network, fold, and fraction of the training images
 
 
 class Cost(NamedTuple):
@@ -145,31 +146,33 @@ class Plan:
             is_quiet=not self.options.verbose,
         )
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> dict[Key, Row]:
         """Return all rows, fold by fold; the learning curve is of the first."""
-        rows = []
-        for fold in range(len(self.folds)):
-            rows += [self.row(contender, fold) for contender in self.contenders]
-            if fold == 0:
-                rows += [self.row(contender, 0, share) for share in self.shares for contender in self.contenders]
-        return rows
+        shares = {fold: (1.0, *self.shares) if fold == 0 else (1.0,) for fold in range(len(self.folds))}
+        return {
+            (contender.name, fold, share): self.row(contender, fold, share)
+            for fold in shares
+            for share in shares[fold]
+            for contender in self.contenders
+        }
 
     def split_file(self, fold: int, share: float = 1.0) -> Path:
         """Return the split file of a fold."""
         part = "" if share == 1 else f"-{100 * share:g}%"
         return self.folder / "splits" / f"fold{fold}{part}.csv"
 
-    def seconds(self, contender: Contender, share: float = 1.0) -> float:
-        """Estimate the seconds of one run."""
-        return _seconds(contender, self.costs[contender.name], self.splits, self.epochs(contender, share), share)
+    def seconds(self, contender: Contender, share: float = 1.0, fraction: float | None = None) -> float:
+        """Estimate the seconds of one run; fraction: of the usual epochs, by default the plan's."""
+        cost, splits = self.costs[contender.name], self.splits
+        fraction = self.fractions[contender.name] if fraction is None else fraction
+        train, validation = share * len(splits.train), len(splits.validation)
+        epochs = 0.0 if contender.is_fitted else fraction * contender.epochs_for(max(1, round(train)))
+        passes = 2 * train + PASSES * validation + len(splits.test)
+        return RUN_SECONDS + epochs * (cost.training * train + cost.inference * validation) + cost.inference * passes
 
-    def estimates(self) -> dict[str, float]:
-        """Return the seconds of a run by the cost of its row."""
-        return {
-            f"{contender.name}{'' if share == 1 else f'-{100 * share:g}%'}": self.seconds(contender, share)
-            for contender in self.contenders
-            for share in (1.0, *self.shares)
-        }
+    def network_seconds(self, contender: Contender, fraction: float | None = None) -> float:
+        """Estimate the seconds of all runs of a network."""
+        return sum(self.runs(share) * self.seconds(contender, share, fraction) for share in (1.0, *self.shares))
 
     def runs(self, share: float = 1.0) -> int:
         """Return the number of runs of each network."""
@@ -178,16 +181,7 @@ class Plan:
 
     def total_seconds(self) -> float:
         """Estimate the seconds of the whole comparison."""
-        shares = (1.0, *self.shares)
-        runs = sum(self.runs(share) * self.seconds(each, share) for each in self.contenders for share in shares)
-        return runs + self.loading * len(self.folds) * len(self.seeds)
-
-
-def _seconds(contender: Contender, cost: Cost, splits: Splits, epochs: float, share: float = 1.0) -> float:
-    train, validation, test = share * len(splits.train), len(splits.validation), len(splits.test)
-    passes = 2 * train + PASSES * validation + test
-    each = 0.0 if contender.is_fitted else cost.training * train + cost.inference * validation
-    return RUN_SECONDS + epochs * each + cost.inference * passes
+        return sum(map(self.network_seconds, self.contenders)) + self.loading * len(self.folds) * len(self.seeds)
 
 
 def make_plan(options: ComparisonOptions) -> Plan:
@@ -385,33 +379,19 @@ def _within_time(plan: Plan) -> Plan:
     Raises:
         ArgumentError: a network would train for fewer than `LEAST_EPOCHS`.
     """
-    shares = (1.0, *plan.shares)
-
-    def full(contender: Contender, fraction: float) -> float:
-        cost = plan.costs[contender.name]
-        return sum(
-            plan.runs(share) * _seconds(contender, cost, plan.splits, _epochs(plan, contender, share, fraction), share)
-            for share in shares
-        )
-
     left = 60 * plan.options.minutes - plan.loading * len(plan.folds) * len(plan.seeds)
     fractions: dict[str, float] = {}
-    by_cost = sorted(plan.contenders, key=lambda contender: full(contender, 1.0))
+    by_cost = sorted(plan.contenders, key=lambda contender: plan.network_seconds(contender, 1.0))
     for index, contender in enumerate(by_cost):
-        part, fixed, whole = left / (len(by_cost) - index), full(contender, 0.0), full(contender, 1.0)
-        fraction = 1.0 if whole <= part or whole == fixed else max(0.0, (part - fixed) / (whole - fixed))
+        fixed, whole = (plan.network_seconds(contender, fraction) for fraction in (0.0, 1.0))
+        part = left / (len(by_cost) - index)
+        fraction = 1.0 if whole <= part or whole == fixed else (part - fixed) / (whole - fixed)
         least = min(1.0, LEAST_EPOCHS / contender.epochs_for(len(plan.splits.train)))
-        fractions[contender.name] = fraction = max(fraction, least)
-        left -= full(contender, fraction)
+        fractions[contender.name] = max(fraction, least)
+        left -= plan.network_seconds(contender, fractions[contender.name])
     plan = replace(plan, fractions=fractions)
     if plan.total_seconds() > TOLERANCE * 60 * plan.options.minutes:
         rule = f"be at least {plan.total_seconds() / 60:.1f} for {LEAST_EPOCHS} epochs of every network on this machine"
         hint = "fewer networks, folds or seeds, or --no-curve, take less"
         raise ArgumentError("minutes", rule, plan.options.minutes, hint)
     return plan
-
-
-def _epochs(plan: Plan, contender: Contender, share: float, fraction: float) -> float:
-    """Return the epochs that a fraction of the usual ones is, not rounded."""
-    images = max(1, round(share * len(plan.splits.train)))
-    return 1.0 if contender.is_fitted else fraction * contender.epochs_for(images)

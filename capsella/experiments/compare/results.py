@@ -16,17 +16,18 @@ from capsella.data import single_images
 from capsella.data.images import join
 from capsella.environment import environment
 from capsella.errors import CapsellaError
-from capsella.evaluation import Interval
+from capsella.evaluation import Groups, Interval
 from capsella.evaluation.label_errors import LabelRanking, rank_labels, write_label_ranking
 from capsella.evaluation.shortcuts import Shortcut, find_shortcuts
-from capsella.experiments.compare.contenders import Contender
 from capsella.experiments.compare.decision import Correct, Decision, NetworkResult, TestSetting, decide
 from capsella.experiments.compare.options import RATES
-from capsella.experiments.compare.plan import Plan, begin
+from capsella.experiments.compare.plan import Key, Plan, begin
 from capsella.experiments.fit import TestPredictions, read_test_predictions
 from capsella.experiments.runner import Row, Runner, Stopwatch, ValidationResult
 from capsella.files import alone_in, write_csv, write_json
 from capsella.training import ComputeOptions, RunFolder, load_run
+
+Rows = dict[Key, Row]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,126 +144,108 @@ def check_shortcuts(plan: Plan) -> list[Shortcut]:
     return find_shortcuts(join(parts), plan.options.folder)
 
 
-def _train(plan: Plan, console: Console) -> list[Row]:
+def _train(plan: Plan, console: Console) -> Rows:
     """Train and test every row, and return the rows, at their best learning rates."""
-    estimates = plan.estimates()
-    compute = ComputeOptions(accelerator=plan.options.accelerator)
+    rows, factors, compute = (
+        plan.rows(),
+        RATES[plan.options.rates],
+        ComputeOptions(accelerator=plan.options.accelerator),
+    )
+    contenders = {contender.name: contender for contender in plan.contenders}
+    estimates = {row.cost: plan.seconds(contenders[name], share) for (name, _, share), row in rows.items()}
     runner = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
-    rows, factors = plan.rows(), RATES[plan.options.rates]
     if len(factors) > 1:
-        tried = [row for row in rows if row.recipe.optimizer.method != "logistic_regression"]
-        searches = runner.search_learning_rates(tried, plan.seeds, factors)
-        best = {search.row.slug: search.chosen for search in searches}
-        rows = [best.get(row.slug, row) for row in rows]
-    runner.results(rows, plan.seeds)
+        tried = [key for key in rows if not contenders[key[0]].is_fitted]
+        searches = runner.search_learning_rates([rows[key] for key in tried], plan.seeds, factors)
+        rows |= {key: search.chosen for key, search in zip(tried, searches, strict=True)}
+    runner.results(list(rows.values()), plan.seeds)
     return rows
 
 
-def _gather(plan: Plan, rows: Sequence[Row], shortcuts: Sequence[Shortcut], started: float) -> Comparison:
+def _gather(plan: Plan, rows: Rows, shortcuts: Sequence[Shortcut], started: float) -> Comparison:
     """Read the predictions of every run, and decide."""
-    runs = plan.folder / "runs"
-    complete: list[Contender] = []
-    left_out: list[Contender] = []
-    for contender in plan.contenders:
-        own = [row for row in rows if row.recipe.model.name == contender.name]
-        diverged = any(RunFolder(row.folder(runs, seed)).has_diverged for row in own for seed in plan.seeds)
-        (left_out if diverged else complete).append(contender)
-    first = _of_folds(plan, rows, complete[0], plan.seeds[0]) if complete else []
-    if not first:
+    runs, folds = plan.folder / "runs", range(len(plan.folds))
+    folders = {key: [row.folder(runs, seed) for seed in plan.seeds] for key, row in rows.items()}
+    diverged = {key[0] for key, of_seeds in folders.items() if any(RunFolder(f).has_diverged for f in of_seeds)}
+    complete = [contender for contender in plan.contenders if contender.name not in diverged]
+    if not complete:
         raise CapsellaError("a training of every network diverged; there is nothing to compare")
-    groups = None if any(part.groups is None for part in first) else _unique_groups(first)
+    tests = {
+        key: [read_test_predictions(f) for f in of_seeds] for key, of_seeds in folders.items() if key[0] not in diverged
+    }
+    first = [tests[complete[0].name, fold, 1.0][0] for fold in folds]
     labels = np.concatenate([part.labels for part in first])
-    folds = np.repeat(np.arange(len(first)), [len(part.labels) for part in first])
+    numbers = np.repeat(folds, [len(part.labels) for part in first])
     setting = TestSetting(
         labels,
         plan.splits.classes,
         plan.measure,
         plan.options.latency_limit,
-        groups if groups is not None and len(np.unique(groups)) > 1 else None,
-        folds if plan.is_crossvalidated else None,
+        _groups(first),
+        numbers if plan.is_crossvalidated else None,
     )
-    predicted, probabilities, results = {}, {}, []
-    best = {contender.name: _best_run(plan, rows, contender) for contender in complete}
-    times = network_latencies({name: load_run(run.folder).model for name, run in best.items()})
-    for contender in complete:
-        parts = [_of_folds(plan, rows, contender, seed) for seed in plan.seeds]
-        predicted[contender.name] = np.stack([np.concatenate([part.predicted for part in seed]) for seed in parts])
-        by_seed = [np.concatenate([part.probabilities for part in seed]) for seed in parts]
-        probabilities[contender.name] = np.mean(by_seed, axis=0)
-        results.append(
-            NetworkResult(
-                contender.name,
-                contender.title,
-                contender.family,
-                predicted[contender.name] == labels,
-                float(np.mean([run.error for run in _validations(plan, rows, contender)])),
-                (times[contender.name].p50, times[contender.name].p95),
-                contender.parameters,
-                best[contender.name].folder,
-            )
+    validations = {
+        each.name: [ValidationResult.of(RunFolder(f)) for fold in folds for f in folders[each.name, fold, 1.0]]
+        for each in complete
+    }
+    best = {name: min(each, key=lambda run: run.rank).folder for name, each in validations.items()}
+    times = network_latencies({name: load_run(run).model for name, run in best.items()})
+    predicted, probabilities = {}, {}
+    for name in best:
+        by_seed = list(zip(*(tests[name, fold, 1.0] for fold in folds), strict=True))
+        predicted[name] = np.stack([np.concatenate([part.predicted for part in parts]) for parts in by_seed])
+        shares = [np.concatenate([part.probabilities for part in parts]) for parts in by_seed]
+        probabilities[name] = np.mean(shares, axis=0)
+    results = [
+        NetworkResult(
+            each.name,
+            each.title,
+            each.family,
+            predicted[each.name] == labels,
+            float(np.mean([run.error for run in validations[each.name]])),
+            (times[each.name].p50, times[each.name].p95),
+            each.parameters,
+            best[each.name],
         )
+        for each in complete
+    ]
     decision = decide(results, setting)
-    finalists = [probabilities[network.name] for network in decision.finalists]
     return Comparison(
         plan,
         decision,
         tuple(file for part in first for file in part.files),
         predicted,
         probabilities,
-        {contender.name: _curve(plan, rows, contender, setting) for contender in complete if plan.shares},
-        rank_labels(labels, np.mean(finalists, axis=0)),
+        {each.name: _curve(plan, each.name, tests, setting) for each in complete if plan.shares},
+        rank_labels(labels, np.mean([probabilities[network.name] for network in decision.finalists], axis=0)),
         shortcuts,
-        [contender.title for contender in left_out],
+        [contender.title for contender in plan.contenders if contender.name in diverged],
         environment(),
         time.monotonic() - started,
     )
 
 
-def _row_of(plan: Plan, rows: Sequence[Row], contender: Contender, fold: int, share: float = 1.0) -> Row:
-    file = plan.split_file(fold, share)
-    return next(row for row in rows if row.recipe.model.name == contender.name and row.recipe.data.split_file == file)
-
-
-def _of_folds(plan: Plan, rows: Sequence[Row], contender: Contender, seed: int) -> list[TestPredictions]:
-    """Return the predictions of a network for the test images of each fold."""
-    runs = plan.folder / "runs"
-    return [
-        read_test_predictions(_row_of(plan, rows, contender, fold).folder(runs, seed))
-        for fold in range(len(plan.folds))
-    ]
-
-
-def _validations(plan: Plan, rows: Sequence[Row], contender: Contender) -> list[ValidationResult]:
-    runs, folds = plan.folder / "runs", range(len(plan.folds))
-    return [
-        ValidationResult.of(RunFolder(_row_of(plan, rows, contender, fold).folder(runs, seed)))
-        for fold in folds
-        for seed in plan.seeds
-    ]
-
-
-def _best_run(plan: Plan, rows: Sequence[Row], contender: Contender) -> ValidationResult:
-    return min(_validations(plan, rows, contender), key=lambda run: run.rank)
-
-
-def _unique_groups(parts: Sequence[TestPredictions]) -> Int[np.ndarray, " images"]:
-    """Return the group of each image; no group is in two folds."""
+def _groups(parts: Sequence[TestPredictions]) -> Groups | None:
+    """Return the group of each image, none of which is in two folds; None if they are not known, or all in one."""
     pairs = [
-        (fold, group) for fold, part in enumerate(parts) for group in (part.groups if part.groups is not None else ())
+        (fold, group)
+        for fold, part in enumerate(parts)
+        for group in (np.full(len(part.files), -1) if part.groups is None else part.groups).tolist()
     ]
+    if any(part.groups is None for part in parts) or len(set(pairs)) < 2:
+        return None
     return np.unique(np.array(pairs), axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _curve(plan: Plan, rows: Sequence[Row], contender: Contender, setting: TestSetting) -> dict[int, Interval]:
+def _curve(
+    plan: Plan, name: str, tests: Mapping[Key, Sequence[TestPredictions]], setting: TestSetting
+) -> dict[int, Interval]:
     """Return the measure by the number of training images, on the test images of the first fold."""
-    curve = {}
-    first = np.flatnonzero(setting.folds == 0) if setting.folds is not None else np.arange(len(setting.labels))
+    curve, first = {}, np.arange(len(plan.splits.test))
     groups = None if setting.groups is None else setting.groups[first]
     here = replace(setting, labels=setting.labels[first], groups=groups, folds=None)
     for share in (*plan.shares, 1.0):
-        row = _row_of(plan, rows, contender, 0, share)
-        parts = [read_test_predictions(row.folder(plan.folder / "runs", seed)) for seed in plan.seeds]
-        correct: Correct = np.stack([part.predicted == part.labels for part in parts])
+        correct: Correct = np.stack([part.predicted == part.labels for part in tests[name, 0, share]])
         images = sum(max(1, round(share * count)) for count in plan.splits.train.counts().values())
         curve[images] = here.value(correct)
     return curve

@@ -30,8 +30,7 @@ def plan_summary(plan: Plan) -> Group:
     for name in ("pixels", "parameters", "epochs", "one run", "all runs"):
         table.add_column(name, justify="right")
     for each in plan.contenders:
-        shares = (1.0, *plan.shares)
-        time = sum(plan.runs(share) * plan.seconds(each, share) for share in shares)
+        time = plan.network_seconds(each)
         usual, epochs = each.epochs_for(len(splits.train)), plan.epochs(each)
         shown = "–" if each.is_fitted else f"{epochs}" if epochs >= usual else f"{epochs} of {usual}"
         cells = [str(each.recipe.data.size), f"{each.parameters:,}", shown]
