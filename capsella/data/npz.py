@@ -6,6 +6,7 @@
 | `train_images`, `train_labels`, `val_…`, `test_…` | the same for each split (MedMNIST) |
 | `image`, `image_offset`, `label` or `category` | image file i is `image[image_offset[i]:image_offset[i + 1]]` |
 | `classes` | names of the classes; without it they are called 0, 1, … |
+| NAME, `NAME_names` | another class of each image, and its names; `label` in `NpzData` chooses it |
 | `split`, `split_names` | a code per image, and names of the codes: train, val or validation, test; others are unused |
 | `name` | a file name for each image |
 | any other 1-d array of n integers | kept as metadata; `group` in `DataOptions` may name one |
@@ -70,6 +71,8 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
     """
     path = Path(path)
     arrays = load_arrays(path)
+    if isinstance(options, NpzData) and options.label is not None:
+        arrays = _with_label(path, arrays, options.label)
     options = with_radius(path, arrays, options)
     if "train_images" in arrays:
         sets = _read_prefixed(path, arrays, options, classes)
@@ -83,6 +86,16 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
         if split not in sets:
             raise CapsellaError(f"{path}: must have train and test images if it is split, but has no {split}")
     return _joined_splits(path, sets, options)
+
+
+def _with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
+    """Return the arrays with another one as the class of each image."""
+    if label not in arrays or arrays[label].dtype.kind not in "iu":
+        known = ", ".join(sorted(name for name, values in arrays.items() if values.dtype.kind in "iu"))
+        raise ArgumentError("label", f"name an array of integers in {path} (it has: {known})", label)
+    others = {name: values for name, values in arrays.items() if name not in (*_LABELS, "classes")}
+    names = {"classes": arrays[f"{label}_names"]} if f"{label}_names" in arrays else {}
+    return {**others, "label": arrays[label], **names}
 
 
 def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOptions) -> SourceSplits:

@@ -312,6 +312,12 @@ class NpzData(FileData):
 
     kind: ClassVar[str] = "npz"
 
+    _: KW_ONLY
+
+    label: str | None = None
+    """For .npz files: the name of an array of integers that holds the class of each image, e.g. `code`, in place of the
+    usual one. The array `code_names`, if there is one, names the classes."""
+
     @property
     def text(self) -> str:
         """The file."""

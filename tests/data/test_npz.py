@@ -11,7 +11,7 @@ from PIL import Image
 
 from capsella.data import DataOptions, NamedData, NpzData, load_data
 from capsella.data.sources.medmnist import stored_size
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.files import write_csv
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (30, 6, 8, 3), dtype=np.uint8)
@@ -81,6 +81,23 @@ def test_split_codes_file_names_and_metadata(tmp_path: Path):
     arrays["split"] = codes + 1
     with pytest.raises(CapsellaError, match="'train'"):
         load_data(write(tmp_path / "b.npz", **arrays))
+
+
+def test_another_array_as_the_class(tmp_path: Path):
+    codes, names = np.arange(30) // 8, np.array(["w", "x", "y", "z"])
+    data = write(
+        tmp_path / "a.npz",
+        images=PIXELS,
+        labels=LABELS,
+        classes=np.array(["a", "b", "c"]),
+        code=codes,
+        code_names=names,
+    )
+    splits = load_data(data.replace(label="code"))
+    assert splits.classes == tuple(names)
+    assert sum(images.labels.bincount(minlength=4) for images in splits.named().values()).tolist() == [8, 8, 8, 6]
+    with pytest.raises(ArgumentError):
+        load_data(data.replace(label="cod"))
 
 
 def test_images_of_one_group_stay_together(tmp_path: Path):

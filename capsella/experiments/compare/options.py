@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from capsella.data import DataOptions, FolderData, data_from
+from capsella.data import DataOptions, FolderData, NpzData, data_from
 from capsella.data.options import Duplicates, FileData
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.image_options import Cells, Fit
@@ -74,6 +74,8 @@ class ComparisonOptions(CommonComparisonOptions):
     """Also train on 25 and 50 % of the training images (of the first fold), for a learning curve."""
     classes: tuple[str, ...] = ()
     """Use only these classes."""
+    label: str | None = None
+    """For .npz files: the array that holds the class of each image, in place of the usual one."""
     channels: Literal[1, 3] | None = None
     """1 converts to grey, 3 to RGB. Default: RGB if any image is in colour."""
     cells: Cells = "whole"
@@ -122,6 +124,7 @@ class ComparisonOptions(CommonComparisonOptions):
     def data(self) -> DataOptions:
         """The images at their own size, before they are split."""
         data = data_from(self.images)
+        check_argument(self.label is None or isinstance(data, NpzData), "come with an .npz file", label=self.label)
         own: dict[str, Any] = {"range": self.range, "duplicates": self.duplicates}
         return data.replace(
             channels=self.channels,
@@ -132,6 +135,7 @@ class ComparisonOptions(CommonComparisonOptions):
             skip_broken=self.skip_broken,
             **(own if isinstance(data, FileData) else {}),
             **({} if self.fit is None else {"fit": self.fit}),
+            **({} if self.label is None else {"label": self.label}),
         )
 
     @property

@@ -51,7 +51,7 @@ def result_summary(found: Comparison) -> Group:
         title = Text(network.title, style="bold" if network is decision.recommended else "")
         table.add_row(title, *shown, f"{network.latency[0]:.1f}")
     words, run = phrase(found), found.recommended_run
-    lines = [words.headline, *(f"{part}: {text}" for part, text in words.sentences.items())]
+    lines = [words.headline, *words.sentences]
     if run is not None:
         lines.append(f"Run: {found.plan.folder / run['path']}")
     return Group(Text(), table, Text(), *_wrapped(lines))

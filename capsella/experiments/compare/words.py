@@ -14,27 +14,24 @@ MOST_CLASSES = 4  # that a sentence names
 
 
 class Words(NamedTuple):
-    """A headline, and sentences by what they are about."""
+    """A headline, and sentences that explain it."""
 
     headline: str
-    sentences: dict[str, str]
-
-    def __str__(self) -> str:
-        return "\n".join([self.headline, *(f"{part}: {text}" for part, text in self.sentences.items())])
+    sentences: list[str]
 
 
 def phrase(found: Comparison) -> Words:
     """Return the decision in words."""
     decision = found.decision
-    sentences = {
-        "why": _why(decision),
-        "how accurate": _accuracy(decision, decision.leader),
-        "what you give up": _given_up(decision),
-        "time per image": _latency(decision),
-        "what these images cannot show": _limits(found),
-    }
+    sentences = [
+        _accuracy(decision, decision.leader),
+        _why(decision),
+        _given_up(decision),
+        _latency(decision),
+        _limits(found),
+    ]
     if found.left_out:
-        sentences["left out"] = f"A training diverged, so these are not compared: {', '.join(found.left_out)}."
+        sentences.append(f"A training diverged, so these are not compared: {', '.join(found.left_out)}.")
     return Words(_headline(decision), sentences)
 
 
@@ -48,11 +45,9 @@ def plan_lines(plan: Plan) -> list[str]:
     tested = plan.tested
     images = pluralize(len(tested), "image")
     unit = "" if tested.group is None else f" of {pluralize(len(tested.group.unique()), 'group')}"
-    tests = (
-        f"each of {images}{unit} is tested once, in {len(plan.folds)} folds"
-        if plan.is_crossvalidated
-        else (f"{images}{unit} are held out for the test")
-    )
+    tests = f"{images}{unit} are held out for the test"
+    if plan.is_crossvalidated:
+        tests = f"Each of {images}{unit} is tested once, in {len(plan.folds)} folds"
     return [
         f"{tests}; {pluralize(len(plan.seeds), 'seed')}.",
         f"The test can show differences of {points(plan.detectable, signed=False)} points of {plan.measure} or more "
@@ -142,10 +137,12 @@ def _given_up(decision: Decision) -> str:
         if network.latency[0] < 0.8 * leader.latency[0]:
             better.append(f"{leader.latency[0] - network.latency[0]:.1f} ms per image")
         if network.parameters < 0.8 * leader.parameters:
-            better.append(f"{_millions(leader.parameters)} instead of {_millions(network.parameters)} parameters")
+            better.append(f"a smaller network ({_millions(network.parameters)} parameters)")
         if better:
-            parts.append(f"against {network.title}: {', '.join(better)}")
-    return f"{'; '.join(parts).capitalize()}." if parts else "Nothing: it is also the fastest and the smallest."
+            parts.append(f"{', '.join(better)} against {network.title}")
+    return (
+        f"You give up {'; '.join(parts)}." if parts else "You give up nothing: it is also the fastest and the smallest."
+    )
 
 
 def _millions(number: int) -> str:
@@ -154,15 +151,15 @@ def _millions(number: int) -> str:
 
 def _latency(decision: Decision) -> str:
     times = ", ".join(f"{network.title} {network.latency[0]:.1f} ms" for network in decision.finalists)
-    return f"{times} (median on this machine's processor, one image per call)."
+    return f"Time per image: {times} (median on this machine's processor, one image per call)."
 
 
 def _limits(found: Comparison) -> str:
     decision, plan = found.decision, found.plan
     text = (
-        f"Differences below {points(decision.detectable, signed=False)} points: by the disagreement that was observed, "
-        "a true difference of that size is found four times in five (expected before: "
-        f"{points(plan.detectable, signed=False)}). "
+        f"These images cannot show differences below {points(decision.detectable, signed=False)} points: by the "
+        "disagreement that was observed, a true difference of that size is found four times in five (expected before: "
+        f"{points(plan.detectable, signed=False)})."
     )
     short = [
         f"{each.title} ({plan.epochs(each)} of {each.epochs_for(len(plan.splits.train))} epochs)"
@@ -170,8 +167,8 @@ def _limits(found: Comparison) -> str:
         if plan.fractions[each.name] < 0.5
     ]
     if short:
-        text += f"What a longer training brings (--minutes): {', '.join(short)}, less than half as long as usual. "
-    return text + "Images of another day, patient or instrument."
+        text += f" Longer trainings (--minutes) may change the order: {', '.join(short)}."
+    return text + " How networks do on images of another day, patient or instrument was not tested."
 
 
 def _shortcut(shortcut: Shortcut) -> str:
