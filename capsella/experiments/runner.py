@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from capsella import ray_cluster
 from capsella.data import DataOptions, Splits, load_data
@@ -255,22 +255,25 @@ def _here(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iter
 def _waiting(console: Console, stopwatch: Stopwatch, task: Task, progress: float) -> Iterator[None]:
     """Show a bar over all runs, with the time left, if the output is a terminal."""
     left, done = stopwatch.seconds_left(task.cost_name, progress) or 0.0, sum(map(sum, stopwatch.taken.values()))
-    columns = (TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), TextColumn("of about"))
-    total = TextColumn(format_duration(done + left))
-    with Progress(*columns, total, console=console, transient=True, disable=not console.is_terminal) as bar:
-        shown = bar.add_task(task.label, total=done + left, completed=round(done))
-        stop = threading.Event()
-        ticker = threading.Thread(target=_tick, args=(bar, shown, stop), daemon=True)
+    columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task(task.label, total=done + left, completed=round(done), left="")
+        over = threading.Event()
+        ticker = threading.Thread(target=_tick, args=(bar, shown, left, over), daemon=True)
         ticker.start()
         try:
             yield
         finally:
-            stop.set()
+            over.set()
             ticker.join()
 
 
-def _tick(bar: Progress, shown: TaskID, stop: threading.Event) -> None:
-    while not stop.wait(1.0):
+def _tick(bar: Progress, shown: TaskID, left: float, over: threading.Event) -> None:
+    while True:
+        bar.update(shown, left=f"about {format_duration(max(0.0, left))} left")
+        if over.wait(1.0):
+            return
+        left -= 1.0
         bar.advance(shown, 1.0)
 
 
