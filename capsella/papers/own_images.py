@@ -41,6 +41,7 @@ SIDES = (
     64,
     96,
     128,
+    160,
     224,
 )  # sizes to which images are resized: the largest that they have and the recipe allows
 CHOSEN_ON = 1_503  # training images that the epochs were chosen on; on others, a recipe sees as many images in all
