@@ -230,7 +230,7 @@ def _recommend(
     complete = [network for network in fit if not never[network.name]]
     if not complete:
         return None, "none complete"
-    fast = [network for network in complete if network.latency[1] <= setting.limit]
+    fast = [network for network in complete if network.latency[0] <= setting.limit]
     if not fast:
         return None, "none fast"
     best = _best(setting, fast)

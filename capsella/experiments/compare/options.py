@@ -44,7 +44,7 @@ class CommonComparisonOptions:
     """The pretrained network: `efficientnet_lite0` (ImageNet), a .pth file with its weights, a run, a folder, or a name
     on the Hugging Face hub (OWNER/NAME)."""
     latency_limit: float = 50.0
-    """Milliseconds that one image may take on this machine's processor."""
+    """Milliseconds that one image may take on this machine's processor, as a median."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
     out: Path | None = None

@@ -45,7 +45,7 @@ def write_report(found: Comparison) -> Path:
                 percent(setting.accuracy(network.correct)),
                 percent(setting.balanced_accuracy(network.correct)),
                 f"{network.latency[0]:.1f}",
-                f"{network.parameters:,}",
+                f"{network.parameters / 1e6:.2f} million",
             )
             for network in decision.networks
         ],

@@ -26,7 +26,7 @@ def phrase(found: Comparison) -> Words:
     sentences = [
         _accuracy(decision, decision.leader),
         _why(decision),
-        _given_up(decision),
+        *([] if decision.recommended is None else [_given_up(decision)]),
         _latency(decision),
         _limits(found),
     ]
@@ -80,7 +80,7 @@ def _why(decision: Decision) -> str:
         "none useful": f"{leader} has the highest {measure}: {others}. Look at the labels, the learning curves and the "
         "images at the size that the networks see; then train longer or collect more images.",
         "none complete": f"{_never_found(decision)} {leader} has the highest {measure}: {others}.",
-        "none fast": f"{leader} has the highest {measure}: {others}. `capsella bench` shows whether ONNX Runtime or "
+        "none fast": f"{leader} has the highest {measure}: {others}. capsella bench shows whether ONNX Runtime or "
         "int8 is fast enough.",
     }
     return reasons[decision.reason]
