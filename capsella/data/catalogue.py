@@ -27,6 +27,11 @@ def read_named(options: NamedData) -> SourceSplits:
     return _SOURCES[options.name].read(options)
 
 
+def largest_side(name: str) -> int | None:
+    """Return the pixels per side of the largest version of a set that is stored at several sizes, else None."""
+    return _SOURCES[name].largest if name in _SOURCES else None
+
+
 def source_names() -> tuple[str, ...]:
     """Return the names of all public data sets."""
     return tuple(_SOURCES)

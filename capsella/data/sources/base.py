@@ -15,7 +15,8 @@ class Source:
 
     name: its name. read: its reader. images: numbers of images in train / validation / test, as the set is split. size:
     height × width × channels as stored. classes: their number. files: the files it reads, relative to the data root;
-    none if the images come with a library. get: how to get them. citation: of the set.
+    none if the images come with a library. get: how to get them. citation: of the set. largest: pixels per side of the
+    largest version of a set that is stored at several sizes.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Source:
     files: tuple[str, ...]
     get: str
     citation: str
+    largest: int | None = None
 
 
 def resized(images: ImageSet, options: NamedData) -> ImageSet:

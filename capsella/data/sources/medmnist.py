@@ -59,6 +59,7 @@ def _source(name: str, images: str, channels: int, citation: str) -> Source:
         files=tuple(f"medmnist/{_file(name, size)}" for size in _SIZES),
         get="downloaded on first use, at the size asked for",
         citation=f"{citation}; Yang et al. 2023, Scientific Data 10",
+        largest=_SIZES[-1],
     )
 
 

@@ -19,11 +19,13 @@ from capsella.data import (
     FolderData,
     ImageSet,
     LabelledImages,
+    NamedData,
     Splits,
     SplitTable,
     inspect_folder,
     single_images,
 )
+from capsella.data.catalogue import largest_side
 from capsella.data.images import join
 from capsella.data.loaded_source import load_source
 from capsella.data.options import FileData
@@ -276,7 +278,7 @@ def _sized(options: ComparisonOptions) -> tuple[DataOptions, int]:
     else:
         train = load_source(data).source.train
         (height, width), channels = train.image_size, train.channels
-    side = min(height, width)
+    side = (largest_side(data.name) if isinstance(data, NamedData) else None) or min(height, width)
     size = options.size or side_for(side, LARGEST)
     return data.replace(size=size, channels=options.channels or channels, cells=options.cells), side
 
