@@ -273,7 +273,7 @@ class OptimizerOptions:
     last 1,000 steps). Default: the weights themselves."""
     method: Literal["adam", "sgd", "logistic_regression"] = "adam"
     """Adam (β = 0.9 and 0.999, ε = 1e-8), or stochastic gradient descent, which needs learning rates like 0.1. For a
-    linear layer on a frozen backbone also logistic regression, without augmentation, in a single epoch."""
+    linear layer on a frozen backbone also logistic regression, without augmentation; one epoch is enough."""
     momentum: float = bounded(0.9, 0, 1, ends="[)")
     """SGD momentum; 0 disables it."""
     drops: tuple[float, ...] = ()

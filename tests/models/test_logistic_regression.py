@@ -11,7 +11,7 @@ from capsella.data import FolderData, ImageSet
 from capsella.errors import ArgumentError
 from capsella.evaluation import evaluate
 from capsella.models import create_model
-from capsella.training import OptimizerOptions, load_run, train
+from capsella.training import load_run, train
 from capsella.training.logistic_regression import fit_head
 from capsella.training.registry import get_recipe
 
@@ -64,5 +64,3 @@ def test_only_for_a_frozen_backbone(backbone):
             fit_head(
                 create_model(name, image_size=20, channels=3, classes=images.classes, **options), images, "none", 8
             )
-    with pytest.raises(ArgumentError):
-        replace(get_recipe("images-efficient"), optimizer=OptimizerOptions(method="logistic_regression"))
