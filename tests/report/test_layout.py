@@ -51,7 +51,7 @@ def reports(trained_run, image_folder, tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("kind", ["capsnet", "em", "cnn", "compare", "folds", "search", "papers"])
+@pytest.mark.parametrize("kind", ["capsnet", "em", "cnn", "compare", "search", "papers"])
 def test_nothing_is_wider_than_the_page(browser, reports, kind):
     path = reports(kind)
     for scheme in ("light", "dark"):

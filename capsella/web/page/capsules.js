@@ -103,8 +103,8 @@ export function makeArrow() {
     { viewBox: "-110 -110 220 220", role: "img" },
     svg("circle", { class: "rim", r: 100 }),
     svg("circle", { class: "half", r: 50 }),
-    svg("text", { class: "scale", x: 3, y: -53 }, "½"),
-    svg("text", { class: "scale", x: 3, y: -88 }, "1"),
+    svg("text", { class: "scale", x: 53, y: 5 }, "½"),
+    svg("text", { class: "scale", x: 89, y: 5 }, "1"),
     found, turned, svg("circle", { class: "hub", r: 4 }),
   );
   const caption = h("figcaption", {});
