@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -53,7 +53,6 @@ class Papers:
         check_minimum(1, seeds=self.seeds)
         check_argument(self.hours is None or self.hours > 0, "be above 0", hours=self.hours)
         check_argument(self.name is not None or self.action != "run", "be given (capsella papers list)", name=self.name)
-        check_argument(not self.rows or self.name == "routings", "come with run routings", rows=self.rows)
         check_argument(self.data is None or self.action == "run", "come with run", data=self.data)
         check_argument(self.cluster.on is None or self.plugin is None, "come without --on", plugin=self.plugin)
 
@@ -80,27 +79,18 @@ def _list() -> None:
 
 
 def _run(options: Papers) -> None:
-    from capsella.data import source_names
-    from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
+    from capsella.papers.published import FIGURES, find_published
     from capsella.papers.table_types import draw_table
 
     name, budget, seeds = options.name or "", options.budget or "small", options.seeds or 1
-    registered: dict[str, Any] = {**TABLES, **OWN_TABLES, **FIGURES}
-    if name not in registered:
-        raise unknown_name("name", name, registered)
-    published = registered[name](budget)
-    command = f"capsella papers run {name} --budget {budget} --seeds {seeds}"
-    if options.data is not None:
-        for source in options.data.split(","):
-            if source not in source_names():
-                raise unknown_name("data", source, source_names())
-        published, command = published.on(options.data), f"{command} --data {options.data}"
-    if options.rows:
-        published, command = replace(published, only=options.rows), f"{command} --rows {shlex.join(options.rows)}"
+    published = find_published(name, budget, options.data, options.rows)
+    words = ["capsella", "papers", "run", name, "--budget", budget, "--seeds", str(seeds)]
+    words += ["--data", options.data] if options.data else []
+    words += ["--rows", *options.rows] if options.rows else []
     parts = (published.family or name, budget, options.data)
     folder = options.out or Path("runs", "-".join(part for part in parts if part))
     with ray_session(options.cluster):
-        values = published.run(folder, tuple(range(seeds)), command, console())
+        values = published.run(folder, tuple(range(seeds)), shlex.join(words), console())
     path = published.path(folder)
     if name in FIGURES:
         print(values["title"], values["measured"], values["note"], sep="\n")

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,12 +82,15 @@ def run(arguments: list[str]) -> None:
 
     from capsella.cli.recipes import choose_recipe
     from capsella.experiments.fit import fit
-    from capsella.experiments.repeats import finish, train_folds, train_seeds
+    from capsella.experiments.repeats import finish, resume_run, train_folds, train_seeds
     from capsella.training import ComputeOptions, is_launched_first, new_run_folder
 
     out = console() if is_launched_first() else Console(quiet=True)
     if options.resume is not None:
-        _resume(options, out)
+        others = [*options.words, *(path for path in options.given if not path.startswith("compute."))]
+        if others or options.out is not None or options.seeds > 1:
+            raise ArgumentError("resume", "come alone or with --accelerator, --devices and --threads", others)
+        resume_run(options.resume, part_of(options.given, "compute"), out)
         return
     name, recipe = choose_recipe(options.words, options.given, out)
     compute = ComputeOptions(**part_of(options.given, "compute"))
@@ -99,22 +102,6 @@ def run(arguments: list[str]) -> None:
             train_seeds(recipe, options.seeds, folder, name, compute, out)
         else:
             finish(fit(recipe, folder, name=name, compute=compute, console=out), out)
-
-
-def _resume(options: Train, out: Console) -> None:
-    from capsella.experiments.repeats import finish
-    from capsella.training import ComputeOptions, RunFolder, resume
-
-    assert options.resume is not None
-    others = [*options.words, *(path for path in options.given if not path.startswith("compute."))]
-    if others or options.out is not None or options.seeds > 1:
-        raise ArgumentError("resume", "come alone or with --accelerator, --devices and --threads", others)
-    files = RunFolder(options.resume)
-    before = files.read_compute() if (options.resume / "config.json").exists() else ComputeOptions()
-    if files.is_trained:
-        out.print(f"{options.resume} is already trained; testing it again", soft_wrap=True, markup=False)
-    compute = replace(before, **part_of(options.given, "compute"))
-    finish(resume(options.resume, compute=compute, console=out), out)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -16,7 +16,7 @@ from capsella.experiments.fit import FittedRun, evaluate_run, read_test_predicti
 from capsella.experiments.runner import Task, check_images_unchanged, run_tasks
 from capsella.files import write_json
 from capsella.report import evaluation_warnings
-from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run
+from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run, resume
 
 
 class _Tested(NamedTuple):
@@ -138,6 +138,19 @@ def finish(run: Run, console: Console) -> FittedRun:
         soft_wrap=True,
     )
     return fitted
+
+
+def resume_run(folder: Path, changes: Mapping[str, Any], console: Console) -> FittedRun:
+    """Continue an interrupted training, with other values of some `ComputeOptions`, and test it.
+
+    Raises:
+        CapsellaError: no run is in the folder; and what `resume` raises.
+    """
+    files = RunFolder(folder)
+    before = files.read_compute() if (folder / "config.json").exists() else ComputeOptions()
+    if files.is_trained:
+        console.print(f"{folder} is already trained; testing it again", soft_wrap=True, markup=False)
+    return finish(resume(folder, compute=replace(before, **changes), console=console), console)
 
 
 def _print_warnings(evaluation: Evaluation, console: Console) -> None:

@@ -1,7 +1,10 @@
 """The published tables and figures by name, their claims, and images that stand in for the papers'."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from capsella.data import source_names
+from capsella.errors import ArgumentError, unknown_name
 from capsella.papers import hahn2019, heinsen2019, ribeiro2020, tsai2020, zhao2021
 from capsella.papers.budget import BudgetName
 from capsella.papers.few_images import FewImages
@@ -78,3 +81,33 @@ def paper_of(name: str) -> str:
     ('sabour2017', 'ribeiro2020')
     """
     return name.partition("-")[0]
+
+
+def find_published(
+    name: str, budget: BudgetName, sources: str | None = None, rows: Sequence[str] = ()
+) -> Published | RoutingBenchmark:
+    """Return a registered table or figure, on other sources of images and with some of its rows if they are named.
+
+    Args:
+        name: as `capsella papers list` prints it.
+        budget: small, medium or full.
+        sources: names of data sets, separated by commas.
+        rows: of the routing benchmark.
+
+    Raises:
+        ArgumentError: an unknown name (suggests the nearest), or sources or rows that it does not take.
+    """
+    registered = {**TABLES, **OWN_TABLES, **FIGURES}
+    if name not in registered:
+        raise unknown_name("name", name, registered)
+    published: Published | RoutingBenchmark = registered[name](budget)
+    if sources is not None:
+        for source in sources.split(","):
+            if source not in source_names():
+                raise unknown_name("data", source, source_names())
+        published = published.on(sources)
+    if rows:
+        if not isinstance(published, RoutingBenchmark):
+            raise ArgumentError("rows", "come with run routings", tuple(rows))
+        return replace(published, only=tuple(rows))
+    return published

@@ -116,6 +116,7 @@ class RoutingBenchmark(Published):
             CapsellaError: a run of another recipe is in the folder, or images cannot be read.
         """
         check_seeds(seeds)
+        rows_of = {source: self._rows_on(dataset, source) for dataset, source in self.datasets}
         for dataset, source in self.datasets:  # missing images show before hours of training
             data = dataset.base(self.budget, source).data
             load_data(data)
@@ -126,7 +127,7 @@ class RoutingBenchmark(Published):
         lengths = []
         for dataset, source in self.datasets:
             console.print(f"{dataset.label} ({source})", markup=False)
-            part = _DatasetPart(dataset, self.budget, self._rows_on(dataset, source), folder, console)
+            part = _DatasetPart(dataset, self.budget, rows_of[source], folder, console)
             measured = part.measured(seeds)
             rows += _beside_published(_values(measured), self.budget, source) if self.only else _values(measured)
             results |= {row.row.slug: row.runs for row in measured}
