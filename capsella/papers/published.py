@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from capsella.data import source_names
 from capsella.errors import ArgumentError, unknown_name
@@ -83,9 +84,7 @@ def paper_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def find_published(
-    name: str, budget: BudgetName, sources: str | None = None, rows: Sequence[str] = ()
-) -> Published | RoutingBenchmark:
+def find_published(name: str, budget: BudgetName, sources: str | None = None, rows: Sequence[str] = ()) -> Any:
     """Return a registered table or figure, on other sources of images and with some of its rows if they are named.
 
     Args:
@@ -100,7 +99,7 @@ def find_published(
     registered = {**TABLES, **OWN_TABLES, **FIGURES}
     if name not in registered:
         raise unknown_name("name", name, registered)
-    published: Published | RoutingBenchmark = registered[name](budget)
+    published: Any = registered[name](budget)
     if sources is not None:
         for source in sources.split(","):
             if source not in source_names():
