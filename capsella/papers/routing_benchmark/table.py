@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"[0-9.]+")
 FEWEST_SEEDS = 2  # with one, an interval covers the test images alone, and rows would differ by their seed
 COLUMNS = (  # as in the committed tables
     *("rate", "error, ours %", "rank", "seeds %", "training %"),
-    *("gain over even, points", "gain over CNN, points"),
+    *("gain over uniform, points", "gain over CNN, points"),
     *("changed images, ours %", "rank, changed"),
     *("unattacked, right %", "attacked, right %", "entropy", "training, images/s", "ms an image", "memory MiB"),
 )
