@@ -61,7 +61,7 @@ PAGES = {
         0.6,
     ),
     # A dense decoder draws a grey spot for a cell: the page shows how parts become a cell instead.
-    "cells": Page({"cells": "images-efficient --data pbc --channels 3 --size 32 --epochs 20"}, 8),
+    "cells": Page({"cells": "images-efficient --data pbc-subset --channels 3 --size 32 --epochs 20"}, 8),
 }
 
 

@@ -86,9 +86,7 @@ def _show(options: Data, data: "DataOptions", out: Path) -> None:
     print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
     for split, pairs in splits.named().items():
         if isinstance(pairs, PairSet):
-            images, boxes = (100 * share for share in overlap(pairs))
-            print(f"{split}: {len(pairs):,} pairs; mean overlap {images:.1f} % of the image area, "
-                  f"{boxes:.1f} % of the smaller bounding box")  # fmt: skip
+            print(f"{split}: {len(pairs):,} pairs; mean overlap {100 * overlap(pairs):.1f} % of the image area")
     if not data.is_paired:
         warn_of_few(splits)
     if splits.broken:
@@ -103,14 +101,11 @@ def _show(options: Data, data: "DataOptions", out: Path) -> None:
 
 
 def _write_split(data: "DataOptions", name: str, options: Data) -> None:
-    from capsella.data import FolderData, NamedData, save_split
+    from capsella.data import save_split
     from capsella.report.terminal import counts_table
 
     if data.is_paired:
         raise CapsellaError(f"{name}: pairs follow the split of their images; split those instead")
-    if not isinstance(data, FolderData):  # a folder is split without its pixels; for others any size will do
-        both = isinstance(data, NamedData) and data.camera == "both"
-        data = data.replace(size=data.size or 1, channels=None if both else 1)
     out = options.out or Path(f"{name}-split.csv")
     if options.out is None and out.exists():  # it may have been edited by hand
         raise CapsellaError(f"{out} exists; choose another file with --out, or name this one to replace it")

@@ -50,8 +50,8 @@ class Predict(PredictCommon):
     """All flags."""
 
     workers: int | None = None
-    """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8; 0 for
-    fewer than 500 images. Not with --on."""
+    """Threads that decode images; 0 decodes in the main one. Default: one less than there are cores, at most 8. Not
+    with --on."""
     batch_size: int = 64
     """Images at a time."""
     cell_radius: float | None = None

@@ -9,11 +9,14 @@ from rich.console import Console
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 
 if TYPE_CHECKING:
+    from capsella.data import FolderListing
     from capsella.training import Recipe
 
 
-def choose_recipe(words: Sequence[str], given: Mapping[str, Any], out: Console) -> "tuple[str, Recipe]":
-    """Return the name of a recipe, and the recipe with the given flags.
+def choose_recipe(
+    words: Sequence[str], given: Mapping[str, Any], out: Console
+) -> "tuple[str, Recipe, FolderListing | None]":
+    """Return the name of a recipe, the recipe with the given flags, and the files of the folder it was fitted to.
 
     Args:
         words: a recipe or its JSON file, and images; both can be left out.
@@ -35,19 +38,19 @@ def choose_recipe(words: Sequence[str], given: Mapping[str, Any], out: Console) 
         check_argument("data" not in fields, f"be left out, since {images} has the images", data=fields.get("data"))
         fields["data"] = images
     if name.endswith(".json"):
-        return Path(name).stem, with_fields(read_recipe(Path(name)), fields)
+        return Path(name).stem, with_fields(read_recipe(Path(name)), fields), None
     recipe = get_recipe(name)
     if not isinstance(recipe.data, FolderData):
-        return name, with_fields(recipe, fields)
+        return name, with_fields(recipe, fields), None
     folder = Path(fields.get("data", recipe.data.path))
     if folder == UNNAMED and not folder.exists():
         raise ArgumentError("images", f"be given for this recipe, e.g. capsella train {name} IMAGES", None)
     if "data" in fields and folder.is_dir():
         del fields["data"]
-        recipe, lines = fit_to_folder(name, folder, fields)
+        recipe, lines, listing = fit_to_folder(name, folder, fields)
         out.print(*lines, sep="\n", markup=False, soft_wrap=True)
-        return name, recipe
-    return name, with_fields(recipe, fields)
+        return name, recipe, listing
+    return name, with_fields(recipe, fields), None
 
 
 def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from capsella.data.download import data_root
     from capsella.data.images import Batch, ImageSet
-    from capsella.data.listing import folder_files
+    from capsella.data.listing import FolderListing, FolderSummary, folder_files, inspect_folder, list_folder
     from capsella.data.load import load_data, load_once
     from capsella.data.loaded_source import (
         THESIS_SETS,
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
         PairData,
         data_from,
     )
-    from capsella.data.pairs import Overlap, PairSet, overlap
+    from capsella.data.pairs import PairSet, overlap
     from capsella.data.reading import read_image
-    from capsella.data.scan import FolderSummary, inspect_folder
     from capsella.data.splits import LabelledImages, Splits, SplitTable, read_split_file, single_images
     from capsella.data.summary import (
         ClassCounts,

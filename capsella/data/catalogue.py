@@ -64,7 +64,7 @@ def source_table() -> list[SourceRow]:
 
 
 def _found(source: Source) -> str:
-    present = [data_root() / file for file in source.files if (data_root() / file).is_file()]
+    present = [data_root() / file for file in source.files if (data_root() / file).exists()]
     if not present:
         return source.get
     return f"in {present[0].parent} ({len(present)} of {len(source.files)} files)"

@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float32, Int, UInt8
 from PIL import Image
-from scipy import ndimage
 
 from capsella.errors import CapsellaError
 from capsella.image_options import CellCut
@@ -99,12 +99,12 @@ def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) 
         CapsellaError: nothing is stained.
     """
     inside = np.ones(pixels.shape[:2], bool) if beyond is None else ~beyond
-    stain = _stain(ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0)))
+    stain = _stain(scipy.ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0)))
     cells = inside & (stain > _otsu(stain[inside]))
     if np.ptp(stain[inside]) < _MIN_STAIN:
         raise CapsellaError("no stained cell is found in it")
     found = cells & (stain > _otsu(stain[cells]))
-    mask = _with_its_parts(ndimage.binary_opening(found))
+    mask = _with_its_parts(scipy.ndimage.binary_opening(found))
     rows, columns = np.nonzero(mask)
     radius = float(np.sqrt(2 * (rows.var() + columns.var())))
     return Nucleus(float(rows.mean()), float(columns.mean()), max(radius, 1.0), mask)
@@ -124,8 +124,8 @@ def beyond_border(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
     black = pixels.max(-1) < _BLACK
     frame = np.zeros_like(black)
     frame[[0, -1]] = frame[:, [0, -1]] = True
-    touching = ndimage.binary_propagation(black & frame, mask=black)
-    beyond = ndimage.binary_dilation(touching, iterations=2) if touching.any() else touching
+    touching = scipy.ndimage.binary_propagation(black & frame, mask=black)
+    beyond = scipy.ndimage.binary_dilation(touching, iterations=2) if touching.any() else touching
     if beyond.all():
         raise CapsellaError("it is black: no stained cell is found")
     return beyond
@@ -150,17 +150,17 @@ def _otsu(values: Float32[np.ndarray, " n"]) -> float:
 
 def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
     """Mark the main part, large and near the centre, and all parts connected to it by small gaps."""
-    parts, number = ndimage.label(found)
+    parts, number = scipy.ndimage.label(found)
     if number == 0:
         raise CapsellaError("no stained cell is found in it")
     numbers = np.arange(1, number + 1)
-    areas = ndimage.sum(found, parts, numbers)
+    areas = scipy.ndimage.sum(found, parts, numbers)
     main = _main_part(parts, numbers, areas)
     reach = _LOBE_GAP * np.sqrt(areas[main - 1] / np.pi)
     large = np.isin(parts, numbers[areas >= _LOBE_AREA * areas[main - 1]])
     mask = parts == main
     while True:
-        near = large & (ndimage.distance_transform_edt(~mask) <= reach)
+        near = large & (scipy.ndimage.distance_transform_edt(~mask) <= reach)
         grown = np.isin(parts, np.unique(parts[near]))
         if (grown == mask).all():
             return mask
@@ -170,7 +170,7 @@ def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
 def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, " n"], areas: np.ndarray) -> int:
     """Return the number of the part with the largest area, weighted by its distance from the centre."""
     height, width = parts.shape
-    centres = np.array(ndimage.center_of_mass(parts > 0, parts, numbers))
+    centres = np.array(scipy.ndimage.center_of_mass(parts > 0, parts, numbers))
     away = np.hypot(centres[:, 0] - height / 2, centres[:, 1] - width / 2) / min(height, width)
     return int(numbers[(areas * np.exp(-4 * away**2)).argmax()])
 

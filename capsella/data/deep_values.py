@@ -1,7 +1,7 @@
 """Images of more than 8 bits per channel: their values, the range that a file states, and 8 bits by a range.
 
-A camera of 12 bits writes values up to 4095 into files of 16 bits, a camera of 16 bits up to 65535: no file of 16 bits
-and none of floating-point numbers says by itself what is white.
+A camera of 12 bits writes values up to 4095 into files of 16 bits, a camera of 16 bits up to 65535. No file of 16 bits,
+or of floating-point numbers, tells by itself which value is white.
 """
 
 import sys
@@ -17,56 +17,53 @@ from capsella.errors import CapsellaError
 from capsella.image_options import ValueRange
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
-_BITS_PER_SAMPLE, _COLOURS, _PLANES, _SAMPLE_FORMAT = 258, 262, 284, 339
-_UNSIGNED, _SIGNED = 1, 2
+_BITS_PER_SAMPLE, _COLOURS, _PLANES, _SAMPLE_FORMAT, _SIGNED = 258, 262, 284, 339, 2
 _OTHER_ORDER = {
     "RGB;16B": "RGB;16L",
     "RGB;16L": "RGB;16B",
-    "RGB;16N": "RGB;16B" if sys.byteorder == "little" else "RGB;16L",  # as the machine has it
+    "RGB;16N": "RGB;16B" if sys.byteorder == "little" else "RGB;16L",  # the machine's order
 }
 _STATED = ((340, 341), (280, 281))  # SMinSampleValue and SMaxSampleValue, of any type; MinSampleValue, MaxSampleValue
 
 
 def depth_of(image: ImageFile.ImageFile) -> str | None:
-    """Return what an opened image, not loaded yet, has in place of 8 bits per channel, e.g. "16 bits"; None for 8 bits.
+    """Return what an image that is not loaded has in place of 8 bits per channel, e.g. "16 bits"; None for 8 bits.
 
     Raises:
         CapsellaError: 8 bits with a sign.
     """
-    if image.format == "TIFF" and _tag(image, _SAMPLE_FORMAT) == _SIGNED and (_tag(image, _BITS_PER_SAMPLE) or 8) <= 8:
+    bits = int(_tag(image, _BITS_PER_SAMPLE) or 8)
+    if bits <= 8 and _tag(image, _SAMPLE_FORMAT) == _SIGNED:
         raise CapsellaError("its values of 8 bits have a sign; save it with black as 0")
     if image.mode == "F":
         return "floating-point numbers"
     if image.mode == "I":
-        return "32 bits" if image.format == "TIFF" and _tag(image, _BITS_PER_SAMPLE) == 32 else "16 bits"
+        return "32 bits" if bits == 32 else "16 bits"
     if image.mode.startswith("I;"):
-        return f"{_tag(image, _BITS_PER_SAMPLE) or 16} bits"
+        return f"{_tag(image, _BITS_PER_SAMPLE) or 16:.0f} bits"
     deep = image.format in ("PNG", "TIFF") and any(";16" in raw_mode(tile) for tile in image.tile)
-    deep = deep or (image.format == "TIFF" and (_tag(image, _BITS_PER_SAMPLE) or 8) > 8)  # planes, as R, G and B
-    return "16 bits" if deep else None
+    return "16 bits" if deep or bits > 8 else None
 
 
 def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
     """Read the values of a file for which `depth_of` is not None, upright: [h w] grey or [h w 3] colour.
 
     Raises:
-        CapsellaError: transparent or of four colours, white stored as 0, or a value that is no finite number.
+        CapsellaError: the file is of another form, or holds a value that is no finite number.
         Exception: as Pillow's decoders do.
     """
     with Image.open(file, formats=FORMATS) as image:
-        image.filename = ""  # no memory map, as in `opened`
+        image.filename = ""  # no memory map: Pillow maps a TIFF that lies on its side with the wrong row length
         colour = not image.mode.startswith(("I", "F"))
-        if colour and _tag(image, _PLANES) == 2:
-            raise CapsellaError("it stores its colour planes separately, with 16 bits per channel; save it interleaved")
-        if colour and {raw_mode(tile) for tile in image.tile} - _OTHER_ORDER.keys():
-            raise CapsellaError("neither grey nor RGB, with 16 bits per channel; save it without transparency")
-        if image.has_transparency_data:
-            raise CapsellaError("it has 16 bits per channel and transparency; save it without")
-        if _tag(image, _COLOURS) == 0:
-            raise CapsellaError("it stores white as 0, with 16 bits; save it with black as 0")
+        is_odd = colour and (_tag(image, _PLANES) == 2 or {*map(raw_mode, image.tile)} - _OTHER_ORDER.keys())
+        if is_odd or image.has_transparency_data or _tag(image, _COLOURS) == 0:
+            raise CapsellaError(
+                "with more than 8 bits per channel it must be grey with black as 0, or interleaved RGB, without "
+                "transparency; save it so"
+            )
         values = np.asarray(ImageOps.exif_transpose(image))
-        if depth_of(image) == "32 bits" and (_tag(image, _SAMPLE_FORMAT) or _UNSIGNED) == _UNSIGNED:
-            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow takes all for signed
+        if depth_of(image) == "32 bits" and _tag(image, _SAMPLE_FORMAT) != _SIGNED:
+            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow reads them as signed
     if colour:  # Pillow keeps the upper byte of each channel; the lower one is the upper one of the other byte order
         values = 256 * values.astype(np.int32) + _lower_bytes(file)
     if values.dtype.kind == "f" and not np.isfinite(values).all():

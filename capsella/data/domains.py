@@ -15,15 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
-from PIL import Image
 from torch import Tensor
 
 from capsella.data.catalogue import source_names
 from capsella.data.duplicates import find_copies, fingerprint, similar_pairs
-from capsella.data.images import ImageSet, join
+from capsella.data.images import ImageSet
 from capsella.data.loaded_source import load_source
 from capsella.data.options import DataOptions, DomainData, FileData, NamedData, data_from
-from capsella.data.splits import SourceSplits
+from capsella.data.reading import ImageData, picture_of
 from capsella.errors import CapsellaError, near_names, pluralize
 from capsella.image_options import ValueRange
 
@@ -119,10 +118,11 @@ def read_domain(
     if isinstance(options, FileData):
         options = replace(options, range=value_range)
     loaded = load_source(options, whole=True)
-    source, images = loaded.source, join(list(loaded.source.named().values()))
-    whole = SourceSplits(source.name, images, fingerprints=source.fingerprints)
-    if copies := find_copies(whole, {"train": torch.arange(len(images))}, duplicates):
-        images = replace(images, metadata={**images.metadata, "copies": torch.from_numpy(copies.groups)})
+    source, images, prints = loaded.source, loaded.images, loaded.source.fingerprints
+    if duplicates != "ignore" and prints is not None:
+        every = {"train": torch.arange(len(images))}
+        if copies := find_copies(source.name, images, prints, every, duplicates):
+            images = replace(images, metadata={**images.metadata, "copies": torch.from_numpy(copies.groups)})
     return Domain(source.name, images, {}, source.notes, source.broken, loaded.value_range, source.cell_radius)
 
 
@@ -266,12 +266,8 @@ def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, " k"]
     exact = [row for row, digest in enumerate(pixel_digests(images)) if digest in seen]
     if len(images) + len(trained) > MAX_COMPARED:
         return np.array(exact, np.int64)
-    words = np.stack([fingerprint(_picture(image))[1:] for part in (trained, images) for image in part.images])
+    every = (image.permute(1, 2, 0).numpy() for part in (trained, images) for image in part.images)
+    words = np.stack([fingerprint(ImageData(picture_of(pixels)))[1:] for pixels in every])
     pairs = similar_pairs(words)
     across = pairs[(pairs[:, 0] < len(trained)) & (pairs[:, 1] >= len(trained)), 1] - len(trained)
     return np.union1d(across, np.array(exact, np.int64))
-
-
-def _picture(image: torch.Tensor) -> Image.Image:
-    pixels = image.permute(1, 2, 0).numpy()
-    return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0])

@@ -3,24 +3,22 @@
 In two classes a copy teaches a mistake; in training and test it makes a test look too good.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
 from imagehash import phash
-from jaxtyping import Bool, Int64, UInt8
+from jaxtyping import Bool, Int64
 from PIL import Image
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from capsella.data.images import ImageSet
 from capsella.data.options import Duplicates
-from capsella.data.splits import SourceSplits
-from capsella.errors import CapsellaError, warn_once
+from capsella.data.reading import ImageData
+from capsella.errors import CapsellaError, pluralize, warn_once
 
 # Bits of 256 by which the hashes of two copies may differ. Of 2,123 and 4,000 images of cells, 5,000 handwritten digits
 # and 5,000 pieces of clothing, two of different classes never differ in fewer than 20. The same image saved as JPEG
@@ -34,20 +32,23 @@ _EXAMPLES = 3
 Fingerprint = Int64[np.ndarray, "5"]
 
 
-def fingerprint(image: Image.Image) -> Fingerprint:
+def fingerprint(image: ImageData) -> Fingerprint:
     """Return a hash of the pixels, and 256 bits of a perceptual hash (the signs of 16×16 low frequencies).
 
     Neither depends on the size that images are resized to for a network. The perceptual hash keeps nearly all its bits
     when an image is compressed anew, resized, or made brighter. An image of one colour equals only its exact copies.
     """
-    if image.mode == "P":  # the numbers of a palette are no colours
-        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
-    pixels = np.asarray(image)
-    digest = blake2b(f"{image.mode} {image.size}".encode() + pixels.tobytes(), digest_size=40).digest()
+    if image.image is not None:
+        pixels, grey = np.asarray(image.image), np.asarray(image.image.convert("L"))
+    else:  # deeper values are taken from their darkest to their brightest, whatever their range is later
+        assert image.values is not None
+        pixels, values = image.values, image.values.astype(np.float32)
+        values = values if values.ndim == 2 else values.mean(2)
+        grey = (255 * (values - values.min()) / (np.ptp(values) or 1)).astype(np.uint8)
+    digest = blake2b(f"{pixels.dtype} {pixels.shape}".encode() + pixels.tobytes(), digest_size=40).digest()
     numbers = np.frombuffer(digest, np.int64).copy()
-    grey = _grey(image)
-    if np.ptp(np.asarray(grey)) > 0:
-        numbers[1:] = np.packbits(phash(grey, hash_size=_HASH_SIDE).hash).view(np.int64)
+    if np.ptp(grey) > 0:
+        numbers[1:] = np.packbits(phash(Image.fromarray(grey), hash_size=_HASH_SIDE).hash).view(np.int64)
     return numbers
 
 
@@ -68,39 +69,6 @@ def _similar(signs: np.ndarray, start: int, least: int) -> Bool[np.ndarray, "blo
     return similar
 
 
-class Fingerprints:
-    """Fingerprints of a source's images, collected while they are read; none if they are not wanted."""
-
-    def __init__(self, *, wanted: bool) -> None:
-        self.wanted = wanted
-        self._numbers: dict[int, Fingerprint] = {}
-
-    def of(self, row: int) -> Callable[[Image.Image], None] | None:
-        """Return the function to call with the image of a row, or None."""
-        return partial(self._add, row) if self.wanted and row not in self._numbers else None
-
-    def add_arrays(self, images: UInt8[np.ndarray, "n h w c"], rows: Int64[np.ndarray, " k"]) -> None:
-        """Add the images of these rows, which are pixels."""
-        for row in rows.tolist() if self.wanted else ():
-            self._add(row, Image.fromarray(images[row].squeeze(-1) if images.shape[3] == 1 else images[row]))
-
-    def array(self, rows: Sequence[int]) -> Int64[np.ndarray, "n 5"] | None:
-        """Return those of some rows, or None if they are not wanted."""
-        return np.array([self._numbers[row] for row in rows], np.int64).reshape(-1, 5) if self.wanted else None
-
-    def _add(self, row: int, image: Image.Image) -> None:
-        self._numbers[row] = fingerprint(image)
-
-
-def _grey(image: Image.Image) -> Image.Image:
-    """Convert to 8 bits of grey; deeper pixels from their darkest to their brightest, whatever their range is later."""
-    if image.mode.startswith("I") or image.mode == "F":
-        values = np.nan_to_num(np.asarray(image, np.float64))
-        low, high = values.min(), values.max()
-        return Image.fromarray((255 * (values - low) / ((high - low) or 1)).astype(np.uint8))
-    return image.convert("L")
-
-
 class Copies(NamedTuple):
     """Numbers of images that must stay together, which join copies and the source's groups; and notes on them."""
 
@@ -109,110 +77,65 @@ class Copies(NamedTuple):
 
 
 def find_copies(
-    source: SourceSplits, splits: Mapping[str, Int64[Tensor, " k"]], duplicates: Duplicates
+    source: str,
+    images: ImageSet,
+    fingerprints: Int64[np.ndarray, "n 5"],
+    splits: Mapping[str, Int64[Tensor, " k"]],
+    duplicates: Duplicates,
 ) -> Copies | None:
-    """Find copies among a source's images by their fingerprints; None without fingerprints or copies.
+    """Find copies among images by their fingerprints; None if there are none.
 
     Warns of copies in two classes, or in two splits.
 
     Args:
-        source: the images, with fingerprints.
+        source: what the images are called.
+        images: the images.
+        fingerprints: of each image.
         splits: indices of the images in each split that the source, or a split file, has; others do not count.
         duplicates: whether exact copies in two classes or splits are an error.
 
     Raises:
         CapsellaError: such copies have the same pixels, and `duplicates` is "error"; names the files.
     """
-    if duplicates == "ignore" or source.fingerprints is None:
-        return None
-    found = _Found.of(source, source.fingerprints, splits)
-    if found.alike.max(initial=-1) + 1 == len(found.alike):  # every image resembles only itself
-        return None
-    found.report(duplicates)
-    groups = np.full(len(source.fingerprints), -1)
     used = torch.cat([*splits.values()]).numpy()
-    groups[used] = _joined(found, source, used)
-    return Copies(groups, (found.note(),))
+    part = np.repeat(np.arange(len(splits)), [len(rows) for rows in splits.values()])
+    _, first, same = np.unique(fingerprints[used, 0], return_index=True, return_inverse=True)
+    alike = _connected(similar_pairs(fingerprints[used][first, 1:]), len(first))[same]
+    if alike.max(initial=-1) + 1 == len(alike):  # every image resembles only itself
+        return None
+    names = [_name(images, row) for row in used.tolist()]
+    places = [(images.labels.numpy()[used], "two classes"), (part, f"two of {', '.join(splits)}")]
+    wrong = _torn(names, same, None, places)
+    if wrong and duplicates == "error":
+        raise CapsellaError(f"{source}: the same image is {wrong}. Remove one of each, or go on with --duplicates keep")
+    for what, torn in (
+        ("the same image is", wrong),
+        ("images that look the same are", _torn(names, alike, same, places)),
+    ):
+        if torn:
+            warn_once(f"copies: {source}: {what} {torn}", f"{source}: {what} {torn}")
+    groups = np.full(len(images), -1)
+    groups[used] = _joined(images, used, alike * len(splits) + part)
+    return Copies(groups, (_note(names, same, alike),))
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """All images of a source.
-
-    same, alike: [n], equal numbers have the same pixels, or look the same. names: [n]. label, part: [n], number of the
-    class and of the source's split. splits: names of the latter.
-    """
-
-    source: str
-    names: list[str]
-    same: Int64[np.ndarray, " n"]
-    alike: Int64[np.ndarray, " n"]
-    label: Int64[np.ndarray, " n"]
-    part: Int64[np.ndarray, " n"]
-    splits: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls, source: SourceSplits, fingerprints: Int64[np.ndarray, "n 5"], splits: Mapping[str, Int64[Tensor, " k"]]
-    ) -> "_Found":
-        used = torch.cat([*splits.values()]).numpy()
-        names = [name for split in source.named() for name in _names(source, split)]
-        labels = np.concatenate([images.labels.numpy() for images in source.named().values()])
-        fingerprints = fingerprints[used]
-        _, first, same = np.unique(fingerprints[:, 0], return_index=True, return_inverse=True)
-        return cls(
-            source.name,
-            [names[row] for row in used.tolist()],
-            same,
-            _connected(similar_pairs(fingerprints[first, 1:]), len(first))[same],
-            labels[used],
-            np.repeat(np.arange(len(splits)), [len(rows) for rows in splits.values()]),
-            tuple(splits),
-        )
-
-    def report(self, duplicates: Duplicates) -> None:
-        """Raise an error, or warn."""
-        wrong = self._torn(self.same, "the same image is")
-        if wrong and duplicates == "error":
-            raise CapsellaError(f"{self.source}: {wrong}. Remove one of each, or go on with --duplicates keep")
-        for text in (wrong, self._torn(self.alike, "images that look the same are", unlike=self.same)):
-            if text:
-                warn_once(f"copies: {self.source}: {text}", f"{self.source}: {text}")
-
-    def _torn(self, numbers: Int64[np.ndarray, " n"], what: str, unlike: Int64[np.ndarray, " n"] | None = None) -> str:
-        """Name copies in two classes, or else in two splits; "" if there are none. Copies by `unlike` do not count."""
-        for sides, where in ((self.label, "two classes"), (self.part, f"two of {', '.join(self.splits)}")):
-            pairs = [
-                f"{self.names[first]} and {self.names[second]}"
-                for first, second in sorted(_across(numbers, sides))
-                if unlike is None or unlike[first] != unlike[second]
-            ]
-            if pairs:
-                more = f", and {len(pairs) - _EXAMPLES} more" if len(pairs) > _EXAMPLES else ""
-                return f"{what} in {where}: {'; '.join(pairs[:_EXAMPLES])}{more}"
-        return ""
-
-    def note(self) -> str:
-        """Count the copies, with an example."""
-        exact, near = _repeated(self.same), _repeated(self.alike) - _repeated(self.same)
-        texts = [f"{_images(exact)} there more than once"] if exact else []
-        texts += [f"{_images(near)} there resized or compressed anew"] if near > 0 else []
-        sizes = np.bincount(self.alike)
-        several = np.flatnonzero(sizes[self.alike] > 1)
-        first = min(several, key=lambda row: self.names[row])
-        one, other, *_ = sorted(self.names[row] for row in several if self.alike[row] == self.alike[first])
-        largest = f"; the largest set of copies has {sizes.max()} images" if sizes.max() > 2 else ""
-        if sizes.max() > LARGE_SET * len(self.alike):  # e.g. of a camera that stands still
-            largest += ", which makes splits uneven: --duplicates ignore turns this off"
-        return f"{', '.join(texts)}, e.g. {one} and {other}{largest}; copies stay in one split"
+def _name(images: ImageSet, row: int) -> str:
+    return f"image {row} ({images.classes[images.labels[row]]})" if images.files is None else images.files[row]
 
 
-def _images(number: int) -> str:
-    return "1 image is" if number == 1 else f"{number} images are"
-
-
-def _repeated(numbers: Int64[np.ndarray, " n"]) -> int:
-    return int((np.bincount(numbers) > 1).sum())
+def _torn(
+    names: list[str],
+    numbers: Int64[np.ndarray, " n"],
+    unlike: Int64[np.ndarray, " n"] | None,
+    places: list[tuple[Int64[np.ndarray, " n"], str]],
+) -> str:
+    """Name images of one number in two classes, or else in two splits, unless both have one number in `unlike`."""
+    for sides, where in places:
+        torn = [pair for pair in _across(numbers, sides) if unlike is None or unlike[pair[0]] != unlike[pair[1]]]
+        if torn:
+            pairs = "; ".join(f"{names[first]} and {names[second]}" for first, second in sorted(torn)[:_EXAMPLES])
+            return f"in {where}: {pairs}" + (f", and {len(torn) - _EXAMPLES} more" if len(torn) > _EXAMPLES else "")
+    return ""
 
 
 def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) -> Iterator[tuple[int, int]]:
@@ -223,14 +146,28 @@ def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) ->
             yield int(rows[0]), int(rows[-1])
 
 
-def _joined(found: _Found, source: SourceSplits, used: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-    """Return the group of each image: the source's groups, joined by the copies within each split."""
-    sets = source.named().values()
-    rows = np.arange(len(found.alike))
-    own = [images.metadata["group"].numpy() for images in sets if "group" in images.metadata]
-    groups = np.concatenate(own)[used] if len(own) == len(sets) else rows
-    edges = [np.stack([rows, _first(key)], 1) for key in (groups, found.alike * len(found.splits) + found.part)]
-    return _connected(np.concatenate(edges), len(rows))
+def _note(names: list[str], same: Int64[np.ndarray, " n"], alike: Int64[np.ndarray, " n"]) -> str:
+    """Count the copies, with an example."""
+    exact, near = (int((np.bincount(numbers) > 1).sum()) for numbers in (same, alike))
+    texts = [f"{pluralize(exact, 'image')} more than once"] if exact else []
+    texts += [f"{pluralize(near - exact, 'image')} also resized or compressed anew"] if near > exact else []
+    sizes = np.bincount(alike)
+    several = np.flatnonzero(sizes[alike] > 1).tolist()
+    first = min(several, key=names.__getitem__)
+    one, other, *_ = sorted(names[row] for row in several if alike[row] == alike[first])
+    largest = f"; the largest set of copies has {sizes.max()} images" if sizes.max() > 2 else ""
+    if sizes.max() > LARGE_SET * len(alike):  # e.g. of a camera that stands still
+        largest += ", which makes splits uneven: --duplicates ignore turns this off"
+    return f"{', '.join(texts)}, e.g. {one} and {other}{largest}; copies stay in one split"
+
+
+def _joined(
+    images: ImageSet, used: Int64[np.ndarray, " k"], copies: Int64[np.ndarray, " k"]
+) -> Int64[np.ndarray, " k"]:
+    """Return the group of each image: its own group, joined by copies."""
+    rows = np.arange(len(used))
+    groups = images.metadata["group"].numpy()[used] if "group" in images.metadata else rows
+    return _connected(np.concatenate([np.stack([rows, _first(key)], 1) for key in (groups, copies)]), len(rows))
 
 
 def _first(numbers: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
@@ -241,12 +178,5 @@ def _first(numbers: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
 
 def _connected(edges: Int64[np.ndarray, "edges 2"], nodes: int) -> Int64[np.ndarray, " nodes"]:
     """Return the number of each node's connected component, in the order of the nodes."""
-    graph = coo_array((np.ones(len(edges), bool), (edges[:, 0], edges[:, 1])), shape=(nodes, nodes))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
-
-
-def _names(source: SourceSplits, split: str) -> list[str]:
-    images = source.named()[split]
-    if images.files is not None:
-        return list(images.files)
-    return [f"{split} image {n} ({images.classes[k]})" for n, k in enumerate(images.labels.tolist())]
+    graph = scipy.sparse.coo_array((np.ones(len(edges), bool), (edges[:, 0], edges[:, 1])), shape=(nodes, nodes))
+    return scipy.sparse.csgraph.connected_components(graph, directed=False)[1].astype(np.int64)

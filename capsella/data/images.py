@@ -94,8 +94,10 @@ class ImageSet:
         if indices.dtype == torch.bool:
             raise ValueError("indices: must be positions, got a mask; use mask.nonzero().flatten()")
         indices = indices.long()
+        first = int(indices[0]) if len(indices) else 0
+        is_slice = torch.equal(indices, torch.arange(first, first + len(indices)))
         return ImageSet(
-            images=self.images[indices],
+            images=self.images[first : first + len(indices)] if is_slice else self.images[indices],
             labels=self.labels[indices],
             classes=self.classes,
             files=None if self.files is None else tuple(self.files[i] for i in indices.tolist()),
@@ -127,6 +129,8 @@ def join(sets: Sequence[ImageSet]) -> ImageSet:
     """
     if not sets:
         raise ArgumentError("sets", "hold at least one set", None)
+    if len(sets) == 1:
+        return sets[0]
     for what in ("classes", "channels", "image_size"):
         different = {getattr(images, what) for images in sets}
         if len(different) > 1:

@@ -1,18 +1,24 @@
-"""List the image files of a folder with one subfolder per class.
+"""List the image files of a folder with one subfolder per class, and summarize them from their headers.
 
     cells/basophil/patient1_003.png          or, already split,   cells/train/basophil/patient1_003.png
     cells/monocyte/patient2_017.tif                               cells/test/monocyte/patient2_017.tif
 
 Sub-folders of a class are read too. A link that leads back to a folder above it is not followed. Files with other
-endings, pipes, dangling links, hidden images and images beside the class folders are not read; a note counts them.
+endings, pipes, dangling links and images beside the class folders are not read, and a note counts them; hidden files
+and folders are ignored.
 """
 
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_low
+from typing import NamedTuple
 
+from PIL import Image
+
+from capsella.data.deep_values import FORMATS
 from capsella.data.options import FolderData
 from capsella.data.reading import ENDINGS
 from capsella.errors import CapsellaError, pluralize, warn_once
@@ -22,96 +28,132 @@ _SPLITS = {
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+_INSPECTED = 200  # files whose headers `inspect_folder` reads, spread evenly, and one of each class
 _MAX_KINDS, _MAX_NAMES = 5, 3
 
+Skipped = list[tuple[str, str]]  # kind and name of each file that is not read
 
-@dataclass(frozen=True)
-class ClassFile:
-    """An image file of a folder.
 
-    path: relative to the folder, with forward slashes. label: its class. split: its split, if the folder is split.
-    """
+class ClassFile(NamedTuple):
+    """An image file of a folder: its path relative to the folder, its class, and its split if the folder is split."""
 
     path: str
     label: str
     split: str | None
 
 
-class SkippedFiles:
-    """Files that are not read: how many of each kind, and the first names, for one note."""
+@dataclass(frozen=True)
+class FolderListing:
+    """The image files of a folder, sorted, and at most one note on files that are not read."""
 
-    def __init__(self) -> None:
-        self.kinds: Counter[str] = Counter()
-        self.names: list[str] = []
+    root: Path
+    files: tuple[ClassFile, ...]
+    notes: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return self.kinds.total()
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the files, relative to the folder, with forward slashes."""
+        return tuple(file.path for file in self.files)
 
-    def add(self, kind: str, path: Path) -> None:
-        """Count a file. `kind`: what it is, in the singular."""
-        self.kinds[kind] += 1
-        if len(self.names) < _MAX_NAMES:
-            self.names.append(path.name)
-
-    def add_other(self, path: Path) -> None:
-        """Count what is not read: files other than images, and hidden images or folders with images."""
-        if path.name.startswith("."):
-            if _is_hidden_image(path):
-                self.add("hidden image", path)
-            elif path.is_dir() and any(is_image(inner) or _is_hidden_image(inner) for inner in _inside(path)):
-                self.add("hidden folder of images", path)
-        elif path.is_dir():
-            return
-        elif path.is_file():
-            self.add(f"{path.suffix} file" if path.suffix else "file without an ending", path)
-        elif path.is_symlink():
-            self.add("dangling link", path)
-        else:
-            self.add("pipe or device", path)
-
-    def add_beside(self, folder: Path) -> None:
-        """Count the files, and hidden folders of images, in a folder that should hold only subfolders."""
-        for entry in sorted(folder.iterdir()):
-            if is_image(entry):
-                self.add("image beside the class folders", entry)
-            else:
-                self.add_other(entry)
-
-    def notes(self) -> tuple[str, ...]:
-        """Return at most one line."""
-        if not self.kinds:
-            return ()
-        shown = self.kinds.most_common(_MAX_KINDS)
-        kinds = [pluralize(number, kind, _plural(kind)) for kind, number in shown]
-        others = len(self) - sum(number for _, number in shown)
-        more = [pluralize(others, "other")] if others else []
-        names = ", ".join(self.names) + (", …" if len(self) > len(self.names) else "")
-        return (f"skipped {', '.join(kinds + more)} ({names})",)
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return tuple(sorted({file.label for file in self.files}))
 
 
-def _plural(kind: str) -> str:
-    first, *rest = kind.split(" ", 1)
-    if kind.startswith((".", "dangling", "hidden image")):
-        return f"{kind}s"
-    plurals = {"pipe": "pipes or devices", "hidden": "hidden folders of images"}
-    return plurals.get(first, " ".join([f"{first}s", *rest]))
+def list_folder(root: Path) -> FolderListing:
+    """List every image file with its class, and its split if the folder is split.
+
+    Raises:
+        CapsellaError: no such folder, fewer than two classes, a class without images, or splits beside classes.
+    """
+    skipped: Skipped = []
+    folders = _sub_folders(root)
+    named = {folder: _SPLITS[folder.casefold()] for folder in folders if folder.casefold() in _SPLITS}
+    others = [folder for folder in folders if folder not in named]
+    if "train" not in named.values() or (others and len(named) == 1):
+        files = [ClassFile(path, path.split("/")[0], None) for path in _files_by_class(root, root, skipped)]
+        return FolderListing(root, tuple(files), skipped_notes(skipped))
+    if others:
+        splits, classes = ", ".join(named), ", ".join(others)
+        raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move either away")
+    _skip_beside(root, skipped)
+    files = [
+        ClassFile(path, path.split("/")[1], named[folder])
+        for folder in folders
+        for path in _files_by_class(root, root / folder, skipped)
+    ]
+    return FolderListing(root, tuple(files), skipped_notes(skipped))
 
 
-def is_image(path: Path) -> bool:
-    """Return whether a path is an image file by its ending, and not hidden."""
+def _files_by_class(root: Path, folder: Path, skipped: Skipped) -> list[str]:
+    classes = _sub_folders(folder)
+    if len(classes) < 2:
+        loose = sum(_is_image(entry) for entry in folder.iterdir())
+        beside = f"; {pluralize(loose, 'image')} beside: move each into the folder of its class" if loose else ""
+        raise CapsellaError(f"{folder}: must have one subfolder per class, 2 or more, got {classes or 'none'}{beside}")
+    _warn_of_twins(folder, classes)
+    _skip_beside(folder, skipped)
+    found = []
+    for name in classes:
+        others = len(skipped)
+        files = walk(folder / name, skipped, frozenset({root.resolve()}))
+        if not files:
+            got = f"got none among {pluralize(len(skipped) - others, 'file')}"
+            raise CapsellaError(f"{folder / name}: a class must have images ({', '.join(ENDINGS)}), {got}")
+        found += sorted(path.relative_to(root).as_posix() for path in files)
+    return found
+
+
+def walk(folder: Path, skipped: Skipped, above: frozenset[Path] = frozenset()) -> list[Path]:
+    """Return the image files of a folder and its subfolders; `above` are the real folders on the way here."""
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if _is_image(entry):
+            found.append(entry)
+        elif not entry.is_dir():
+            _skip(entry, skipped)
+    above = above | {folder.resolve()}
+    for name in _sub_folders(folder, above):
+        found += walk(folder / name, skipped, above)
+    return found
+
+
+def _sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
+    """Return the names of the subfolders, except hidden ones and links that lead back to one `above`."""
+    if not folder.is_dir():
+        raise CapsellaError(no_folder(folder))
+    here = folder.resolve()
+    entries = [entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    real = {entry.name: entry.resolve() for entry in entries}
+    return sorted(name for name, path in real.items() if path not in above and not here.is_relative_to(path))
+
+
+def _is_image(path: Path) -> bool:
     return path.name.lower().endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
 
 
-def _is_hidden_image(path: Path) -> bool:
-    name = path.name  # macOS writes ._NAME beside every file on some disks; these are no images
-    return name.startswith(".") and not name.startswith("._") and name.lower().endswith(ENDINGS) and path.is_file()
+def _skip(path: Path, skipped: Skipped) -> None:
+    if not path.name.startswith("."):
+        skipped.append((path.suffix or "without an ending" if path.is_file() else "link or pipe", path.name))
 
 
-def _inside(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
+def _skip_beside(folder: Path, skipped: Skipped) -> None:
+    for entry in sorted(folder.iterdir()):
+        if _is_image(entry):
+            skipped.append(("beside the class folders", entry.name))
+        elif not entry.is_dir():
+            _skip(entry, skipped)
+
+
+def skipped_notes(skipped: Skipped) -> tuple[str, ...]:
+    """Return at most one note on the files that are not read."""
+    if not skipped:
+        return ()
+    kinds = Counter(kind for kind, _ in skipped).most_common(_MAX_KINDS)
+    names = ", ".join(name for _, name in skipped[:_MAX_NAMES]) + (", …" if len(skipped) > _MAX_NAMES else "")
+    each = ", ".join(f"{number} {kind}" for kind, number in kinds)
+    return (f"skipped {pluralize(len(skipped), 'file')}: {each} ({names})",)
 
 
 def no_folder(path: Path | str) -> str:
@@ -121,85 +163,6 @@ def no_folder(path: Path | str) -> str:
     if Path(path).suffix == ".npz":
         return f"{path}: is a file; `capsella train images-efficient --data {path}` reads it"
     return f"{path}: is a file; name the folder that has one subfolder per class"
-
-
-def sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
-    """Return the names of the subfolders, except hidden ones and links that lead back to one `above`."""
-    if not folder.is_dir():
-        raise CapsellaError(no_folder(folder))
-    here = folder.resolve()
-
-    def leads_back(entry: Path) -> bool:
-        real = entry.resolve()
-        return real in above or here.is_relative_to(real)
-
-    return sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if entry.is_dir() and not entry.name.startswith(".") and not leads_back(entry)
-    )
-
-
-def list_files(root: Path, skipped: SkippedFiles) -> list[ClassFile]:
-    """List every image file with its class, and its split if the folder is split, sorted.
-
-    Raises:
-        CapsellaError: no such folder, fewer than two classes, a class without images, or splits beside classes.
-    """
-    folders = sub_folders(root)
-    named = {folder: _SPLITS[folder.casefold()] for folder in folders if folder.casefold() in _SPLITS}
-    others = [folder for folder in folders if folder not in named]
-    if "train" in named.values() and len(named) > 1 and others:
-        splits, classes = ", ".join(named), ", ".join(others)
-        raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move one kind away")
-    if "train" in named.values() and not others:
-        skipped.add_beside(root)
-        return [
-            ClassFile(path, path.split("/")[1], named[folder])
-            for folder in folders
-            for path in _files_by_class(root, folder, skipped)
-        ]
-    files = _files_by_class(root, "", skipped)
-    _warn_of_deeper_classes(root, files)
-    return [ClassFile(path, path.split("/")[0], None) for path in files]
-
-
-def _files_by_class(root: Path, within: str, skipped: SkippedFiles) -> list[str]:
-    folder = root / within
-    classes = sub_folders(folder)
-    if len(classes) < 2:
-        loose = sum(is_image(entry) for entry in folder.iterdir())
-        beside = f"; {pluralize(loose, 'image')} beside: move each into the folder of its class" if loose else ""
-        raise CapsellaError(
-            f"{folder}: must have at least 2 subfolders, one per class, got {classes or 'none'}{beside}"
-        )
-    _warn_of_twins(folder, classes)
-    skipped.add_beside(folder)
-    found = []
-    for name in classes:
-        others = len(skipped)
-        files = walk(folder / name, skipped, frozenset({root.resolve()}))
-        if not files:
-            raise CapsellaError(
-                f"{folder / name}: a class must have images ({', '.join(ENDINGS)}), "
-                f"got none among {pluralize(len(skipped) - others, 'file')}"
-            )
-        found += sorted(path.relative_to(root).as_posix() for path in files)
-    return found
-
-
-def walk(folder: Path, skipped: SkippedFiles, above: frozenset[Path] = frozenset()) -> list[Path]:
-    """Return the image files of a folder and its subfolders; `above` are the real folders on the way here."""
-    found = []
-    for entry in sorted(folder.iterdir()):
-        if is_image(entry):
-            found.append(entry)
-        else:
-            skipped.add_other(entry)
-    above = above | {folder.resolve()}
-    for name in sub_folders(folder, above):
-        found += walk(folder / name, skipped, above)
-    return found
 
 
 def _warn_of_twins(folder: Path, classes: Sequence[str]) -> None:
@@ -212,25 +175,9 @@ def _warn_of_twins(folder: Path, classes: Sequence[str]) -> None:
         warn_once(f"twins: {folder}", text)
 
 
-def _warn_of_deeper_classes(root: Path, files: Sequence[str]) -> None:
-    """Warn if all classes hold nothing but the same two folders or more, which may be the real classes."""
-    within: dict[str, set[str]] = {}
-    for file in files:
-        label, name = file.split("/")[:2]
-        within.setdefault(label, set()).add(name if file.count("/") > 1 else "")
-    first, *others = within.values()
-    if len(first) > 1 and "" not in first and all(names == first for names in others):
-        classes, deeper = ", ".join(within), ", ".join(sorted(first))
-        warn_once(
-            f"deeper: {root}",
-            f"{root}: the classes are {classes}, and each has the subfolders {deeper}. If those are the classes, use "
-            "one of the folders alone, or name the folders train and test",
-        )
-
-
 def folder_files(options: FolderData) -> list[str]:
     """Return the image files of a folder, relative to it."""
-    return [file.path for file in list_files(options.path, SkippedFiles())]
+    return [*list_folder(options.path).paths]
 
 
 def spread(number: int, most: int) -> list[int]:
@@ -241,3 +188,69 @@ def spread(number: int, most: int) -> list[int]:
     """
     step = max(1.0, number / most)
     return [int(step * k) for k in range(int(number / step))]
+
+
+@dataclass(frozen=True)
+class FolderSummary:
+    """A folder of images, before its pixels are read.
+
+    path: the folder. images: number of files, some of which may be broken. train: number of files in the folder
+    `train`, if the folder is split. validation: whether it has a validation split. classes: their names. height, width:
+    pixels, medians of the inspected files. channels: 1 if every inspected file is grey, else 3. listing: its files,
+    which `load_data` then need not list again.
+    """
+
+    path: Path
+    images: int
+    train: int | None
+    validation: bool
+    classes: tuple[str, ...]
+    height: int
+    width: int
+    channels: int
+    listing: FolderListing | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return the summary as a line.
+
+        >>> print(FolderSummary(Path("cells"), 351, None, False, ("a", "b"), 224, 224, 3))
+        351 images in 2 classes, mostly 224×224 pixels, colour
+        """
+        kind = "grey" if self.channels == 1 else "colour"
+        return (
+            f"{self.images:,} images in {len(self.classes)} classes, mostly {self.width}×{self.height} pixels, {kind}"
+        )
+
+
+def inspect_folder(path: Path) -> FolderSummary:
+    """Summarize a folder with one subfolder per class from the names and headers of its files.
+
+    Raises:
+        CapsellaError: no such folder, no classes, or no file with a readable header among those inspected.
+    """
+    listing = list_folder(path)
+    files = listing.files
+    first = {file.label: file for file in reversed(files)}  # a class of few files may have colours that no other has
+    inspected = [*(files[row] for row in spread(len(files), _INSPECTED)), *first.values()]
+    headers = [header for file in inspected if (header := _header(path / file.path)) is not None]
+    if not headers:
+        raise CapsellaError(f"{path}: must have images that can be read, got none among {len(files)} files")
+    return FolderSummary(
+        path=path,
+        images=len(files),
+        train=sum(file.split == "train" for file in files) or None,
+        validation=any(file.split == "validation" for file in files),
+        classes=listing.classes,
+        height=median_low(image.height for image in headers),
+        width=median_low(image.width for image in headers),
+        channels=1 if all(image.mode[0] in "1LIF" and image.mode != "LAB" for image in headers) else 3,
+        listing=listing,
+    )
+
+
+def _header(path: Path) -> Image.Image | None:
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None  # the error shows when the file is read

@@ -11,6 +11,7 @@ import torch
 from capsella.data.domains import common_classes, copies_among, match_classes, options_of_domain
 from capsella.data.download import data_root
 from capsella.data.images import ImageSet, join
+from capsella.data.listing import FolderListing
 from capsella.data.loaded_source import LoadedSource, load_source
 from capsella.data.options import DataOptions, DomainData, PairData
 from capsella.data.pairs import PairSet
@@ -20,12 +21,16 @@ from capsella.errors import CapsellaError
 PAIRS_PER_IMAGE = 1000  # Sabour et al. 2017, §6: 1,000 pairs per digit, of 60,000 to train and 10,000 to test
 
 
-def load_data(options: DataOptions) -> Splits:
+def load_data(options: DataOptions, listing: FolderListing | None = None) -> Splits:
     """Load images and split them.
 
     The test images are held out first, then the validation images from the rest, unless the source has them. Then
     `per_class`, `validation_per_class` and `test_per_class` limit each split, and `first_classes` selects classes.
     Pairs are made last, of two images of the same split.
+
+    Args:
+        options: which images, and how.
+        listing: the files of a folder, if it was listed already, e.g. by `inspect_folder`.
 
     Raises:
         ValueError: no such public data set, or fewer classes than `first_classes`; pairs of images in colour, or
@@ -36,7 +41,7 @@ def load_data(options: DataOptions) -> Splits:
         return _pairs(load_data(options.single()), options)
     if isinstance(options, DomainData):
         return _domains(options)
-    return load_source(options).split(options)
+    return load_source(options, listing=listing).split(options)
 
 
 def load_once(options: DataOptions) -> Splits:
@@ -58,7 +63,7 @@ def _domains(options: DomainData) -> Splits:
     """
     domains = [options_of_domain(options, domain) for domain in options.domains]
     sources = [load_source(domain) for domain in domains]
-    whole = [join(list(loaded.source.named().values())) for loaded in sources]
+    whole = [loaded.images for loaded in sources]
     classes = options.classes or common_classes(whole, options.domains)
     alone = count(-1, -1) if any("group" in images.metadata for images in whole) else None
     splits = []
@@ -66,7 +71,7 @@ def _domains(options: DomainData) -> Splits:
         split = _of_classes(loaded, classes).split(domain)
         splits.append({name: _numbered(part, number, len(domains), alone) for name, part in split.named().items()})
     train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
-    notes = [note for loaded in sources for note in loaded.source.notes]
+    notes = [note for loaded in sources for note in loaded.notes]
     if copies := len(copies_among(test, join([train, validation]))):
         notes.append(f"WARNING: {copies} of {len(test)} test images are copies of another domain's training images")
     return Splits(
@@ -74,7 +79,7 @@ def _domains(options: DomainData) -> Splits:
         train,
         validation,
         test,
-        broken=tuple(error for loaded in sources for error in loaded.source.broken),
+        broken=tuple(error for loaded in sources for error in loaded.broken),
         notes=tuple(notes),
     )
 

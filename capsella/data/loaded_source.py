@@ -1,9 +1,9 @@
 """Read a source and split it: to `Splits` of images, and to split files that bring the same splits back."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int64
@@ -11,25 +11,20 @@ from torch import Tensor
 
 from capsella.data.catalogue import read_named
 from capsella.data.duplicates import Copies, find_copies
-from capsella.data.folder import FolderReader
+from capsella.data.folder import read_folder
 from capsella.data.holdout import Items, hold_out, hold_out_fold, limit_per_class
 from capsella.data.images import ImageSet, join
+from capsella.data.listing import FolderListing, list_folder
 from capsella.data.npz import read_npz
 from capsella.data.options import DataOptions, Duplicates, FileData, FolderData, NamedData, NpzData
-from capsella.data.splits import (
-    SPLIT_NAMES,
-    UNUSED,
-    SourceSplits,
-    Splits,
-    SplitTable,
-    TableRow,
-    read_split_file,
-)
+from capsella.data.splits import SPLIT_NAMES, UNUSED, SourceSplits, Splits, SplitTable, TableRow, read_split_file
 from capsella.data.summary import ClassCounts, describe
 from capsella.errors import ArgumentError, CapsellaError, errors_of, unknown_name
 from capsella.image_options import ValueRange
 
 Rows = Int64[Tensor, " k"]  # indices of a source's images: its training images first, then validation and test images
+
+_MISSING = -1  # metadata that only other splits of the source have
 
 # The training sets of Forslöv's thesis (2018, §8.1, Table 1), as fields of `DataOptions`.
 THESIS_SETS: dict[str, dict[str, int]] = {
@@ -46,7 +41,7 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
     """Write the split file of `load_data(options)`.
 
     With `split_file` in place of `per_class`, `first_classes` and the like, the file gives the same splits, whatever
-    the seed. Pixels of a folder are read only to find copies or broken files.
+    the seed.
 
     Args:
         options: the images. path: the file. say: called with each note, e.g. on skipped files.
@@ -57,11 +52,9 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
     Raises:
         ValueError, CapsellaError: as `load_data`.
     """
-    source = load_source(options, pixels=False)
-    table, counts = source.table(options)
-    source.tell(say)
-    table.write(path)
-    return counts
+    source = _load_for_split(options, say)
+    source.table(options).write(path)
+    return describe(source.split(options))
 
 
 def thesis_set(name: str, options: DataOptions) -> DataOptions:
@@ -82,24 +75,35 @@ def thesis_set(name: str, options: DataOptions) -> DataOptions:
     return options.replace(**{"per_class": None, "first_classes": None, **THESIS_SETS[name]})
 
 
-def load_source(options: DataOptions, *, whole: bool = False, pixels: bool = True) -> "LoadedSource":
-    """Read a source of single images. A folder is listed once, and each of its images of 8 bits is decoded once.
+def _load_for_split(options: DataOptions, say: Callable[[str], object]) -> "LoadedSource":
+    """Load a source of which only the splits matter, and not its pixels: images may have any sizes and ranges."""
+    channels = None if isinstance(options, NamedData) and options.camera == "both" else 1
+    options = options.replace(size=options.size or 1, channels=channels)
+    if isinstance(options, FileData):
+        options = options.replace(range=options.range or (0.0, 1.0))
+    source = load_source(options.with_measured(None, 1.0))
+    for note in (*source.notes, *(f"left out {reason}" for reason in source.broken)):
+        say(note)
+    return source
+
+
+def load_source(options: DataOptions, *, whole: bool = False, listing: FolderListing | None = None) -> "LoadedSource":
+    """Read a source of single images. A folder is listed once, and each of its images is decoded once.
 
     Args:
         options: of single images.
         whole: no part is for training, so that the range of a folder's deeper images is that of all.
-        pixels: without, only what the splits of a folder depend on is read.
+        listing: the files of a folder, if it was listed already.
     """
     table = None if options.split_file is None else read_split_file(options.split_file)
     if isinstance(options, FolderData):
-        crops = options.skip_broken and options.cut is not None  # only pixels tell that an image shows no cell
-        if not pixels and not crops:
-            return LoadedSource(FolderReader(options, table, headers=False).read_without_pixels(), table)
-        reader = FolderReader(options, table)
-        if reader.needs_range:
-            train = () if whole else LoadedSource(reader.read_without_pixels(), table).split(options).train.files
-            reader.find_range(train or ())
-        return LoadedSource(reader.read(), table, reader.value_range if reader.scan.deep else options.range)
+
+        def training_files(source: SourceSplits) -> tuple[str, ...]:
+            return () if whole else LoadedSource(source, table).split(options).train.files or ()
+
+        listing = listing or list_folder(options.path)
+        source, value_range = read_folder(options, listing, table, training_files)
+        return LoadedSource(source, table, value_range)
     if isinstance(options, NpzData):
         return LoadedSource(read_npz(options.path, options), table, options.range)
     if isinstance(options, NamedData):
@@ -107,140 +111,130 @@ def load_source(options: DataOptions, *, whole: bool = False, pixels: bool = Tru
     raise ArgumentError("data", "be a single source of images", options.kind)
 
 
-@dataclass(frozen=True, eq=False)
+class _Division(NamedTuple):
+    classes: tuple[str, ...]
+    divided: dict[str, Rows]  # before limits per class
+    rows: dict[str, Rows]
+    notes: tuple[str, ...]
+
+
 class LoadedSource:
-    """The images of a source, the split file that divides them, if any, and the range that deep files were read by."""
+    """The images of a source, to be split.
 
-    source: SourceSplits
-    split_table: SplitTable | None = None
-    value_range: ValueRange | None = None
-    _copies: dict[Duplicates, Copies | None] = field(default_factory=dict, repr=False)
+    Attributes:
+        source: the images in the splits that the source has.
+        images: all of them.
+        classes: names of the classes; those that the split file leaves wholly unused do not count.
+        rows: the images of each split by the split file or the source; splits that are held out later are missing.
+        value_range: the range that files of more than 8 bits were read by.
 
-    def tell(self, say: Callable[[str], object]) -> None:
-        """Call `say` with each note, and with each file that was left out."""
-        for note in self.source.notes:
-            say(note)
-        for reason in self.source.broken:
-            say(f"left out {reason}")
+    Raises:
+        CapsellaError: the split file does not fit the source, or has no training or test images.
+    """
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes; those that the split file leaves wholly unused do not count."""
-        return self._indices[0]
+    def __init__(
+        self, source: SourceSplits, split_table: SplitTable | None = None, value_range: ValueRange | None = None
+    ) -> None:
+        """Args: source: the images. split_table: a split file that divides them. value_range: see above."""
+        self.source, self.split_table, self.value_range = source, split_table, value_range
+        self.notes, self.broken = source.notes, source.broken
+        sets = source.named()
+        with errors_of(f"{source.name}: images of all splits must be alike, set --size and --channels"):
+            self.images = join([_with_metadata(images, sets.values()) for images in sets.values()])
+        every = torch.arange(len(self.images)).split([len(images) for images in sets.values()])
+        self.rows = dict(zip(sets, every, strict=True))
+        self.classes = self.images.classes
+        self._copies: dict[Duplicates, Copies | None] = {}
+        if split_table is not None:
+            self.classes, self.rows = self._by_table(split_table)
 
     def split(self, options: DataOptions) -> Splits:
         """Split the images as `options` say."""
-        split = self._split(options)
-        train, validation, test = (self._take(split.rows[name], split.classes) for name in SPLIT_NAMES)
-        source, notes = self.source, (*self.source.notes, *split.notes)
-        table = self._file_table(split.divided) if source.listing is not None else None
-        about = source.broken, notes, self.value_range, source.cell_radius, table, source.unseen
-        return Splits(source.name, train, validation, test, *about)
+        division, source = self._divide(options), self.source
+        train, validation, test = (self._take(division.rows[name], division.classes) for name in SPLIT_NAMES)
+        table = None
+        if source.listing is not None:
+            table = self._table(division.divided, set(source.listing))
+        about = source.broken, (*source.notes, *division.notes), self.value_range, source.cell_radius, table
+        return Splits(source.name, train, validation, test, *about, source.unseen)
 
-    def table(self, options: DataOptions) -> tuple[SplitTable, list[ClassCounts]]:
-        """Return the table for the split file of `split(options)`, and the number of images per class and split."""
-        split, by_file = self._split(options), self._has_file_names
-        split_of = {row: name for name, rows in split.rows.items() for row in rows.tolist()}
-        keys, names = self._keys(by_file), self._names
-        listed = [
-            (key, split_of.get(row, UNUSED), None if by_file else name)
-            for row, (key, name) in enumerate(zip(keys, names, strict=True))
-        ]
-        if by_file and self.split_table is not None and self.split_table.by_file:  # unused files remain so
-            listed += [(file, UNUSED, None) for file in sorted(self.split_table.unused - set(keys))]
-        rows = {key: TableRow(line, name, class_name) for line, (key, name, class_name) in enumerate(listed, 2)}
-        pixel = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
-        sets = {name: self._take(rows, split.classes, pixel) for name, rows in split.rows.items()}
-        return SplitTable(by_file, rows), describe(Splits(self.source.name, **sets))  # type: ignore[arg-type]
+    def table(self, options: DataOptions) -> SplitTable:
+        """Return the table for the split file of `split(options)`."""
+        unused = self.split_table.unused if self._by_file and self.split_table is not None else ()
+        return self._table(self._divide(options).rows, unused)
 
-    def _file_table(self, divided: dict[str, Rows]) -> SplitTable:
-        """Return the split of every listed file before limits per class; broken files are unused."""
-        keys = self._keys(by_file=True)
-        split_of = {keys[row]: name for name, rows in divided.items() for row in rows.tolist()}
-        listing = self.source.listing or ()
-        return SplitTable(True, {file: TableRow(0, split_of.get(file, UNUSED), None) for file in listing})
+    def _table(self, rows: dict[str, Rows], others: Iterable[str]) -> SplitTable:
+        """Return the split of each image, or that it is unused; `others`: files that are, if they were not read."""
+        split_of = {row: name for name, part in rows.items() for row in part.tolist()}
+        keys, names = self._keys(self._by_file), self._class_names
+        listed = [(key, split_of.get(row, UNUSED), names[row]) for row, key in enumerate(keys)]
+        listed += [(file, UNUSED, "") for file in sorted({*others} - {*keys})]
+        table = {
+            key: TableRow(line, split, None if self._by_file else name)
+            for line, (key, split, name) in enumerate(listed, 2)
+        }
+        return SplitTable(self._by_file, table)
 
     @property
-    def _names(self) -> list[str]:
+    def _class_names(self) -> list[str]:
         """The class of each image."""
-        sets = self.source.named().values()
-        return [images.classes[label] for images in sets for label in images.labels.tolist()]
+        return [self.images.classes[label] for label in self.images.labels.tolist()]
 
     @property
-    def _has_file_names(self) -> bool:
+    def _by_file(self) -> bool:
         """True if every image has its own file name."""
-        sets = self.source.named().values()
-        files = {file for images in sets for file in images.files or ()}
-        return len(files) == sum(map(len, sets))
+        files = self.images.files
+        return files is not None and len(set(files)) == len(files)
 
-    def _keys(self, by_file: bool) -> list[str]:
-        """Return how a split file calls each image."""
-        sets = self.source.named().values()
-        if by_file:
-            return [file for images in sets for file in images.files or ()]
-        return [str(number) for number in range(sum(map(len, sets)))]
+    def _keys(self, by_file: bool) -> Iterable[str]:
+        """Return what a split file calls each image."""
+        return self.images.files or () if by_file else [str(number) for number in range(len(self.images))]
 
-    @cached_property
-    def _indices(self) -> tuple[tuple[str, ...], dict[str, Rows | None]]:
-        """The classes, and the images of each split by the split file or the source; None for a missing split.
-
-        Raises:
-            CapsellaError: the split file does not fit the source, or has no training or test images.
-        """
-        source, table = self.source, self.split_table
-        if table is None:
-            ends = torch.tensor([len(images) for images in source.named().values()]).cumsum(0).tolist()
-            starts = dict(zip(source.named(), zip([0, *ends], ends, strict=False), strict=True))
-            own = {name: torch.arange(*starts[name]) if name in starts else None for name in SPLIT_NAMES}
-            return source.train.classes, own
-        if table.by_file and not self._has_file_names:
+    def _by_table(self, table: SplitTable) -> tuple[tuple[str, ...], dict[str, Rows]]:
+        """Return the classes in use, and the rows of each split."""
+        name, names = self.source.name, self._class_names
+        if table.by_file and not self._by_file:
             raise CapsellaError(
-                f"{table.path}: {source.name} has no file name of its own for each image; "
-                "its split file must have the columns index, class and split"
+                f"{table.path}: {name} has no file name of its own for each image; its split file must have the "
+                "columns index, class and split"
             )
-        keys, names = self._keys(table.by_file), self._names
-        _check_rows(source, dict(zip(keys, names, strict=True)), table)
+        keys = list(self._keys(table.by_file))
+        _check_rows(self.source, dict(zip(keys, names, strict=True)), table)
         rows = {
             split: torch.tensor([row for row, key in enumerate(keys) if table.rows[key].split == split]).long()
             for split in SPLIT_NAMES
         }
         for split in ("train", "test"):
             if not len(rows[split]):
-                raise CapsellaError(f"{source.name}: the {split} split is empty; a split file needs train and test")
-        used = {names[row] for chosen in rows.values() for row in chosen.tolist()}
-        classes = tuple(name for name in source.train.classes if name in used or name not in names)
-        return classes, {**rows, "validation": rows["validation"] if len(rows["validation"]) else None}
+                raise CapsellaError(f"{name}: the {split} split is empty; a split file needs train and test")
+        used = {names[row] for part in rows.values() for row in part.tolist()}
+        classes = tuple(label for label in self.images.classes if label in used or label not in names)
+        return classes, {split: part for split, part in rows.items() if len(part)}
 
-    def _split(self, options: DataOptions) -> "_Split":
-        """Compute the images of each split, as indices."""
-        classes, _ = self._indices
-        divided, notes = self._divide(options)
-        labels = self._labels
-        if options.first_classes is not None and options.first_classes > len(classes):
-            rule = f"be at most {len(classes)}, the classes of {self.source.name}"
-            raise ArgumentError("first_classes", rule, options.first_classes)
+    def _divide(self, options: DataOptions) -> _Division:
+        """Divide the images into splits, and limit these."""
+        divided, notes = self._held_out(options)
+        first = options.first_classes
+        if first is not None and first > len(self.classes):
+            rule = f"be at most {len(self.classes)}, the classes of {self.source.name}"
+            raise ArgumentError("first_classes", rule, first)
+        classes, labels = self.classes[:first], self.images.labels
+        kept = torch.tensor([self.images.classes.index(name) for name in classes])
         limits = (options.per_class, options.validation_per_class, options.test_per_class)
-        chosen = classes[: options.first_classes]
-        kept = torch.tensor([self.source.train.classes.index(name) for name in chosen])
-        parts = {}
-        for (name, part), limit in zip(divided.items(), limits, strict=True):
+        rows = {}
+        for (split, part), limit in zip(divided.items(), limits, strict=True):
             if limit is not None:
                 part = part[limit_per_class(labels[part], limit, options.split_seed)]
-            parts[name] = part if len(chosen) == len(classes) else part[torch.isin(labels[part], kept)]
-        return _Split(chosen, divided, parts, notes)
+            rows[split] = part[torch.isin(labels[part], kept)]
+        return _Division(classes, divided, rows, notes)
 
-    def _divide(self, options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
-        """Divide the images, and return notes on copies; without limits per class."""
-        source, rows = self.source, self._indices[1]
-        duplicates = options.duplicates if isinstance(options, FileData) else "ignore"
-        if duplicates not in self._copies:
-            given = {name: part for name, part in rows.items() if part is not None}
-            self._copies[duplicates] = find_copies(source, given, duplicates)
-        copies = self._copies[duplicates]
-        groups = _groups(source) if copies is None else torch.from_numpy(copies.groups)
-        items = Items(self._labels, source.train.classes, groups, copies is not None)
-        train, validation, test = (rows[split] for split in SPLIT_NAMES)
-        with errors_of(source.name):
+    def _held_out(self, options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
+        """Hold out the splits that are missing; returns notes on copies, too."""
+        copies = self._find_copies(options.duplicates if isinstance(options, FileData) else "ignore")
+        groups = self.images.metadata.get("group") if copies is None else torch.from_numpy(copies.groups)
+        items = Items(self.images.labels, self.images.classes, groups, copies is not None)
+        train, validation, test = (self.rows.get(split) for split in SPLIT_NAMES)
+        with errors_of(self.source.name):
             if options.folds is not None:
                 if options.fold is None:
                     raise ArgumentError("fold", f"be one of the {options.folds} folds", None, "e.g. --fold 0")
@@ -250,48 +244,29 @@ class LoadedSource:
                 train, test = hold_out(items, options.test, options.split_seed, keep, train)
             if validation is None:
                 train, validation = hold_out(items, options.validation, options.split_seed, among=train)
-        divided = {"train": train, "validation": validation, "test": test}
-        return {name: part for name, part in divided.items() if part is not None}, copies.notes if copies else ()
+        assert train is not None
+        assert test is not None
+        return {"train": train, "validation": validation, "test": test}, copies.notes if copies else ()
 
-    @cached_property
-    def _labels(self) -> Int64[Tensor, " n"]:
-        return torch.cat([images.labels for images in self.source.named().values()])
+    def _find_copies(self, duplicates: Duplicates) -> Copies | None:
+        if duplicates not in self._copies:
+            prints, name = self.source.fingerprints, self.source.name
+            is_wanted = duplicates != "ignore" and prints is not None
+            self._copies[duplicates] = (
+                find_copies(name, self.images, prints, self.rows, duplicates) if is_wanted else None  # type: ignore[arg-type]
+            )
+        return self._copies[duplicates]
 
-    def _take(self, rows: Rows, classes: Sequence[str], pixel: Tensor | None = None) -> ImageSet:
-        """Return the images at `rows`, in order, with labels numbered by `classes`; `pixel`: in place of their pixels.
-
-        Raises:
-            CapsellaError: they are of splits of the source with images of different sizes.
-        """
-        pieces, start = [], 0
-        for images in self.source.named().values():
-            here = rows[(rows >= start) & (rows < start + len(images))] - start
-            if pixel is not None:
-                images = replace(images, images=pixel.expand(len(images), -1, -1, -1))
-            if len(here):
-                pieces.append(images if len(here) == len(images) else images.subset(here))
-            start += len(images)
-        pieces = pieces or [self.source.train.subset(rows)]
-        if len({images.images.shape[1:] for images in pieces}) > 1:
-            raise CapsellaError(f"{self.source.name}: images must have one size in all splits to be mixed; set --size")
-        taken = join(pieces) if len(pieces) > 1 else pieces[0]
-        return taken if taken.classes == tuple(classes) else taken.of_classes(classes)
+    def _take(self, rows: Rows, classes: tuple[str, ...]) -> ImageSet:
+        taken = self.images.subset(rows)
+        taken = replace(taken, metadata={name: of for name, of in taken.metadata.items() if (of != _MISSING).any()})
+        return taken if taken.classes == classes else taken.of_classes(classes)
 
 
-@dataclass(frozen=True)
-class _Split:
-    classes: tuple[str, ...]
-    divided: dict[str, Rows]  # before limits per class
-    rows: dict[str, Rows]
-    notes: tuple[str, ...]
-
-
-def _groups(source: SourceSplits) -> Int64[Tensor, " n"] | None:
-    """Return the groups of all images, or None if the training images have none."""
-    sets = source.named().values()
-    if "group" not in source.train.metadata:
-        return None
-    return torch.cat([images.metadata.get("group", torch.full((len(images),), -1)) for images in sets])
+def _with_metadata(images: ImageSet, sets: Iterable[ImageSet]) -> ImageSet:
+    """Add the metadata that other sets have, as missing."""
+    missing = {name: torch.full((len(images),), _MISSING) for other in sets for name in other.metadata}
+    return replace(images, metadata={**missing, **images.metadata})
 
 
 def _check_rows(source: SourceSplits, known: dict[str, str], table: SplitTable) -> None:

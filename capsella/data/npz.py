@@ -23,17 +23,30 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Int64, UInt8
 from PIL import Image
 from torch import Tensor
 
 from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
 from capsella.data.download import check_archive
-from capsella.data.duplicates import Fingerprints
+from capsella.data.duplicates import Fingerprint, fingerprint
+from capsella.data.groups import group_numbers
 from capsella.data.images import ImageSet
 from capsella.data.listing import spread
-from capsella.data.options import DataOptions, NpzData
-from capsella.data.reading import Loss, LossCount, cropped_by, decode, read_all, resize_array, rgb_images
+from capsella.data.options import DataOptions, NpzData, is_table
+from capsella.data.reading import (
+    ImageData,
+    Loss,
+    LossCount,
+    cropped_by,
+    open_image,
+    picture_of,
+    read_all,
+    readable,
+    resize_array,
+    rgb_images,
+    stack,
+)
 from capsella.data.splits import SPLIT_NAMES, SourceSplits
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
@@ -45,7 +58,7 @@ class NpzImages(NamedTuple):
 
     images: ImageSet
     broken: tuple[str, ...]
-    fingerprints: Int[np.ndarray, "n 5"] | None
+    fingerprints: Int64[np.ndarray, "n 5"] | None
     losses: list[Loss]
 
 
@@ -72,7 +85,14 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
     path = Path(path)
     arrays = load_arrays(path)
     if isinstance(options, NpzData) and options.label is not None:
-        arrays = _with_label(path, arrays, options.label)
+        arrays = with_label(path, arrays, options.label)
+    return read_arrays(path, arrays, options, classes)
+
+
+def read_arrays(
+    path: Path, arrays: Arrays, options: DataOptions, classes: tuple[str, ...] | None = None
+) -> SourceSplits:
+    """Read what `load_arrays` returned for `path`, like `read_npz`."""
     options = with_radius(path, arrays, options)
     if "train_images" in arrays:
         sets = _read_prefixed(path, arrays, options, classes)
@@ -88,7 +108,7 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
     return _joined_splits(path, sets, options)
 
 
-def _with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
+def with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
     """Return the arrays with another one as the class of each image."""
     if label not in arrays or arrays[label].dtype.kind not in "iu":
         known = ", ".join(sorted(name for name, values in arrays.items() if values.dtype.kind in "iu"))
@@ -99,19 +119,17 @@ def _with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
 
 
 def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOptions) -> SourceSplits:
-    order = [split for split in SPLIT_NAMES if split in sets]
-    prints = [part for split in order if (part := sets[split].fingerprints) is not None]
-    unseen = LossCount.of(loss for split in order for loss in sets[split].losses).lines()
+    parts = [sets[split] for split in SPLIT_NAMES if split in sets]
+    prints = [part.fingerprints for part in parts if part.fingerprints is not None]
+    unseen = LossCount.of(loss for part in parts for loss in part.losses).lines()
     return SourceSplits(
         path.stem,
-        train=sets["train"].images,
-        validation=sets["validation"].images if "validation" in sets else None,
-        test=sets["test"].images if "test" in sets else None,
-        broken=tuple(error for split in order for error in sets[split].broken),
+        **{split: part.images for split, part in sets.items()},  # type: ignore[arg-type]
+        broken=tuple(error for part in parts for error in part.broken),
         notes=unseen,
+        unseen=unseen,
         cell_radius=options.cell_radius,
         fingerprints=np.concatenate(prints) if prints else None,
-        unseen=unseen,
     )
 
 
@@ -174,16 +192,18 @@ def image_set(
     names = _class_names(path, arrays, labels) if classes is None else classes
     rows = np.arange(len(labels)) if rows is None else rows
     broken: tuple[str, ...] = ()
-    seen = Fingerprints(wanted=isinstance(options, NpzData) and options.duplicates != "ignore")
+    prints: list[Fingerprint | None] = []
+    is_wanted = isinstance(options, NpzData) and options.duplicates != "ignore"
     if "image_offset" in arrays:
-        images, rows, broken, losses = _decode_joined(path, arrays, options, rows, len(labels), seen)
+        images, rows, broken, noted = _decode_joined(path, arrays, options, rows, len(labels))
+        losses, prints = [loss for loss, _ in noted], [found for _, found in noted]
         content = torch.from_numpy(np.diff(arrays["image_offset"])[rows].astype(np.int64))
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
         images = resize_array(pixels[rows], options.preprocessing)
-        seen.add_arrays(pixels, rows)
         losses = len(rows) * [Loss(cropped_by(options.preprocessing, (pixels.shape[2], pixels.shape[1])))]
+        prints = [fingerprint(ImageData(picture_of(pixels[row]))) for row in rows.tolist()] if is_wanted else []
         content = torch.tensor([zlib.crc32(pixels[row].tobytes()) for row in rows.tolist()])
     if "name" in arrays:
         _check_number(path, "names", len(arrays["name"]), len(labels))
@@ -192,7 +212,7 @@ def image_set(
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
         found = ImageSet(images, torch.from_numpy(labels[rows]), names, files, {"content": content, **chosen})
-    return NpzImages(found, broken, seen.array(rows.tolist()), losses)
+    return NpzImages(found, broken, np.array(prints, np.int64).reshape(-1, 5) if is_wanted else None, losses)
 
 
 def _read_prefixed(
@@ -253,7 +273,11 @@ def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> 
     }
     ambiguous = _RESERVED if isinstance(options, NpzData) else set()
     metadata = {name: values for name, values in found.items() if name not in ambiguous}
-    if (group := options.group) is None:
+    group = options.group
+    if group is not None and is_table(group) and "name" in arrays:
+        files = [str(name).replace("\\", "/") for name in arrays["name"]]
+        return metadata | {"group": group_numbers(group, files, files).numpy()}
+    if group is None:
         return metadata
     if group not in found:
         known = ", ".join(sorted(found)) or "none"
@@ -278,9 +302,9 @@ def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c
 
 
 def _decode_joined(
-    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int, seen: Fingerprints
-) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[Loss]]:
-    """Decode files joined end to end; returns the images, their rows, errors of broken ones, and what is not seen."""
+    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int
+) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[tuple[Loss, Fingerprint | None]]]:
+    """Decode files joined end to end: the images, their rows, errors of broken ones, and losses and fingerprints."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
         raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")
@@ -288,18 +312,19 @@ def _decode_joined(
     if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
         raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
 
-    losses: list[Loss] = []
+    is_wanted = isinstance(options, NpzData) and options.duplicates != "ignore"
 
-    def reader(row: int) -> Tensor:
+    def read(row: int) -> tuple[Tensor, tuple[Loss, Fingerprint | None]]:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
-        name = f"{path}, image {row}"
-        decoded = decode(content, name, options.preprocessing, seen.of(row))
-        losses.append(decoded.loss)
-        return decoded.pixels
+        with readable(content, f"{path}, image {row}"):
+            image = open_image(content)
+            pixels, loss = image.decode(options.preprocessing)
+            return pixels, (loss, fingerprint(image) if is_wanted else None)
 
-    readers = {f"{path}, image {row}": partial(reader, row) for row in rows.tolist()}
-    images, positions, errors = read_all(readers, options.skip_broken)
-    return images, rows[positions], tuple(str(error) for error in errors), losses
+    results, positions, broken = read_all({str(row): partial(read, row) for row in rows.tolist()}, options.skip_broken)
+    rows = rows[positions]
+    images = stack([image for image, _ in results], [f"{path}, image {row}" for row in rows])
+    return images, rows, broken, [facts for _, facts in results]
 
 
 def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray:

@@ -21,7 +21,7 @@ from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRang
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 WITH_VIEWPOINTS = (*STEREO, "toys", "toys-5", "toys-20")
-STAINED = ("pbc", "pbc-full", "bccd", "segmentation-wbc")
+STAINED = ("pbc", "pbc-11", "pbc-subset", "bccd", "segmentation-wbc")
 _ONLY_OF = {  # fields of `NamedData` that few of its sources have
     "cells": STAINED,
     "group": WITH_VIEWPOINTS,
@@ -64,9 +64,9 @@ class DataOptions:
     of 100 images."""
 
     group: str | None = None
-    """Images of one group stay in one split. For folders: a regular expression whose one capture group, searched in the
-    relative path, names the patient or slide. For .npz files: the name of an array of integers. For toys and smallNORB:
-    `instance`."""
+    """Images of one group, e.g. a patient, stay in one split. A table (`patients.csv`) with the columns file and group;
+    or for folders a regular expression whose one capture group, searched in the relative path, names the group; for
+    .npz files the name of an array of integers; for toys and smallNORB `instance`."""
 
     validation: float = 0.1
     """Fraction of the training images held out for validation, per class, unless the source has a validation split."""
@@ -192,9 +192,17 @@ class DataOptions:
         """Return options with the range and the scale that were measured, unless they are set."""
         return self if self.cells == "whole" else replace(self, cell_radius=self.cell_radius or cell_radius)
 
-    def with_paths_from(self, folder: Path) -> "DataOptions":
+    def with_paths_from(self, folder: Path) -> Self:
         """Return options whose relative paths are taken from `folder` if they exist there and not here."""
-        return self if self.split_file is None else replace(self, split_file=_moved(self.split_file, folder))
+
+        def moved(path: Any) -> Any:
+            if isinstance(path, tuple):
+                return tuple(map(moved, path))
+            is_there = path is not None and not Path(path).exists() and (folder / path).exists()
+            return type(path)(folder / path) if is_there else path
+
+        of_paths = {"path", "split_file", "of", "group", "domains"} & {field.name for field in fields(self)}
+        return replace(self, **{name: moved(getattr(self, name)) for name in of_paths})
 
     def on(self, source: str) -> "DataOptions":
         """Return the same options for another source, named as in `data_from`; fields that it lacks are dropped.
@@ -284,10 +292,6 @@ class FileData(DataOptions):
         """Return options with the range and the scale that were measured, unless they are set."""
         return replace(super().with_measured(value_range, cell_radius), range=self.range or value_range)
 
-    def with_paths_from(self, folder: Path) -> DataOptions:
-        """Return options whose relative paths are taken from `folder` if they exist there and not here."""
-        return super().with_paths_from(folder).replace(path=_moved(self.path, folder))
-
 
 @dataclass(frozen=True)
 class FolderData(FileData):
@@ -302,7 +306,7 @@ class FolderData(FileData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.group is not None:
+        if self.group is not None and not is_table(self.group):
             _check_pattern(self.group)
 
 
@@ -406,11 +410,6 @@ class PairData(DataOptions):
         """The files of the images."""
         return self.single().paths
 
-    def with_paths_from(self, folder: Path) -> DataOptions:
-        """Return options whose relative paths are taken from `folder` if they exist there and not here."""
-        data, moved = super().with_paths_from(folder), _moved(Path(self.of), folder)
-        return data if moved == Path(self.of) else data.replace(of=str(moved))
-
     def on(self, source: str) -> DataOptions:
         """Return the same options for pairs of another source's images."""
         return self if source == "pairs" else replace(self, of="mnist" if source == "multimnist" else source)
@@ -448,12 +447,6 @@ class DomainData(DataOptions):
         """All domains; the name of a public data set is no folder."""
         return tuple(map(Path, self.domains))
 
-    def with_paths_from(self, folder: Path) -> DataOptions:
-        """Return options whose relative paths are taken from `folder` if they exist there and not here."""
-        moved = [_moved(path, folder) for path in self.paths]
-        pairs = zip(self.domains, self.paths, moved, strict=True)
-        return replace(self, domains=tuple(domain if old == new else str(new) for domain, old, new in pairs))
-
 
 KINDS: dict[str, type[DataOptions]] = {
     kind.kind: kind for kind in (FolderData, NpzData, NamedData, PairData, DomainData)
@@ -480,8 +473,9 @@ def data_from(source: str) -> DataOptions:
     return FolderData(path) if path.is_dir() or path.parent != Path() or source.endswith("/") else NamedData(source)
 
 
-def _moved(path: Path, folder: Path) -> Path:
-    return folder / path if not path.exists() and (folder / path).exists() else path
+def is_table(group: str) -> bool:
+    """Return True if the field `group` names a table of files and groups."""
+    return group.lower().endswith((".csv", ".tsv"))
 
 
 def _check_pattern(pattern: str) -> None:

@@ -5,78 +5,89 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
-from PIL import Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
+from jaxtyping import Shaped, UInt8
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from capsella.data.cell_crop import cut_cell
-from capsella.data.deep_values import FORMATS, depth_of, raw_mode, read_values, to_8_bits
+from capsella.data.deep_values import FORMATS, depth_of, raw_mode, read_values, stated_range, to_8_bits
 from capsella.data.framing import cropped_share, fit_image
 from capsella.environment import free_memory
-from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
+from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.image_options import CellCut, Fit, Preprocessing, ValueRange
 from capsella.progress import tracked
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 MAX_PIXELS = 80_000_000  # a small file can unpack to enough pixels to exhaust the memory
 MAX_BYTES = 400_000_000  # MAX_PIXELS of four bytes are 320,000,000
-
 MOST_OUTSIDE = 0.5  # proportion of values outside the learned range above which a file is not predicted
 LEAST_LOSS = 0.01  # proportion of an image, or of its values, that is worth a note
-
-ImageCallback = Callable[[Image.Image], object]
 _SHOW_PROGRESS_FROM = 2_000
 _MAX_NAMED = 10  # broken files in an error
-_GREY_BITS = {"L;2": 2, "L;4": 4}
-_OTHER_FORMATS = {  # position and bytes in a file, and what it then is
-    "an AVIF file": ((4, b"ftypavif"), (4, b"ftypavis")),
-    "a HEIC file": ((4, b"ftyphei"), (4, b"ftyphev"), (4, b"ftypmif1"), (4, b"ftypmsf1")),
-    "a JPEG XL file": ((0, b"\xff\x0a"), (4, b"JXL ")),
-    "a JPEG 2000 file": ((4, b"jP  "),),
-    "a TIFF file of numbers that are not read, e.g. floating-point numbers of 64 bits": ((0, b"II*\0"), (0, b"MM\0*")),
-}
+
+Facts = TypeVar("Facts")
+Pixels = TypeVar("Pixels", bound=Tensor | None)
 
 
-def read_image(
-    path: Path,
-    size: tuple[int, int] | None = None,
-    channels: int | None = None,
-    value_range: ValueRange | None = None,
-    cut: CellCut | None = None,
-    fit: Fit = "crop",
-) -> UInt8[Tensor, "c h w"]:
-    """Read a PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright by its EXIF data, in sRGB colours.
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """An image file's pixels, upright and at their own size.
 
-    Grey stays one channel, everything else, and every GIF, becomes RGB; transparent pixels become black.
-
-    Args:
-        path: the file.
-        size: (height, width) to resize to, with Pillow's antialiased bicubic filter; None keeps the size.
-        channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the channels.
-        value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits per channel. Files of
-            8 bits are used unchanged.
-        cut: crop the stained cell, see `cut_cell`; needs a size.
-        fit: how an image of other proportions fits into `size`, see `fit_image`.
-
-    Returns:
-        [c h w], 0..255.
-
-    Raises:
-        CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, larger than
-            `MAX_PIXELS` or `MAX_BYTES`, or a folder, a pipe or a device; or it has more than 8 bits per channel and
-            `value_range` is None; or it shows no stained cell to crop.
-        ArgumentError: an invalid size, number of channels, range or crop.
+    Attributes:
+        image: of 8 bits per channel, grey ("L") or in sRGB colours ("RGB"), with black behind transparent pixels.
+        values: of more than 8 bits per channel, [h w] or [h w 3]; then `image` is None.
+        depth: of such a file, e.g. "16 bits".
+        stated: the range that such a file states.
+        transparent: True if the file has transparent pixels.
     """
-    check_argument(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
-    return decode(Path(path), str(path), Preprocessing(size, channels, value_range, cut, fit)).pixels
+
+    image: Image.Image | None
+    values: Shaped[np.ndarray, "h w *c"] | None = None
+    depth: str | None = None
+    stated: ValueRange | None = None
+    transparent: bool = False
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height)."""
+        return self.image.size if self.image is not None else self._values.shape[1::-1]
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        return len(self.image.getbands()) if self.image is not None else 1 if self._values.ndim == 2 else 3
+
+    @property
+    def _values(self) -> Shaped[np.ndarray, "h w *c"]:
+        assert self.values is not None
+        return self.values
+
+    def decode(self, preprocessing: Preprocessing) -> "Decoded":
+        """Return the image as a network takes it, and what is not seen of it.
+
+        Raises:
+            CapsellaError: more than 8 bits, and no range; or no stained cell to crop.
+        """
+        value_range, outside = preprocessing.value_range, 0.0
+        if self.image is not None:
+            image = self.image
+        elif value_range is None:
+            raise CapsellaError(
+                f"it has {self.depth} per channel, and no range says which values are black and white; set one, "
+                "e.g. --range 0 4095, or save it with 8 bits"
+            )
+        else:
+            outside = float(((self._values < value_range[0]) | (self._values > value_range[1])).mean())
+            image = Image.fromarray(to_8_bits(self._values, value_range))
+        return Decoded(to_tensor(image, preprocessing), Loss(cropped_by(preprocessing, self.size), outside))
 
 
 class Loss(NamedTuple):
@@ -133,51 +144,54 @@ class LossCount:
 
     def lines(self) -> tuple[str, ...]:
         """Return a line for each of the two, if there are such files."""
-        if not self.cropped:
-            return self.outside_lines()
-        images, most = pluralize(self.cropped, "image"), f"up to {self.most_cropped:.0%} of an image"
-        return (f"the sides of {images} are cropped to the network's shape, {most}", *self.outside_lines())
-
-    def outside_lines(self) -> tuple[str, ...]:
-        """Return at most one line."""
-        if not self.outside:
-            return ()
-        files, most = pluralize(self.outside, "file"), f"up to {self.most_outside:.1%} of a file"
-        return (f"values of {files} lie outside the range that becomes black to white, {most}",)
+        lines = []
+        if self.cropped:
+            images, most = pluralize(self.cropped, "image"), f"up to {self.most_cropped:.0%} of an image"
+            lines.append(f"the sides of {images} are cropped to the network's shape, {most}; --fit pad keeps them")
+        if self.outside:
+            files, most = pluralize(self.outside, "file"), f"up to {self.most_outside:.1%} of a file"
+            lines.append(f"values of {files} lie outside the range that becomes black to white, {most}")
+        return tuple(lines)
 
 
-def decode(
-    file: Path | BytesIO, name: str, preprocessing: Preprocessing, callback: ImageCallback | None = None
-) -> Decoded:
-    """Decode an image file, or the bytes of one, like `read_image`.
+def read_image(
+    path: Path,
+    size: tuple[int, int] | None = None,
+    channels: int | None = None,
+    value_range: ValueRange | None = None,
+    cut: CellCut | None = None,
+    fit: Fit = "crop",
+) -> UInt8[Tensor, "c h w"]:
+    """Read a PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright by its EXIF data, in sRGB colours.
+
+    Grey stays one channel, everything else, and every GIF, becomes RGB; transparent pixels become black.
 
     Args:
-        file: the file.
-        name: the file's name in errors.
-        preprocessing: what to make of it.
-        callback: called with the upright image, before it is converted and resized.
+        path: the file.
+        size: (height, width) to resize to, with Pillow's antialiased bicubic filter; None keeps the size.
+        channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the channels.
+        value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits per channel. Files of
+            8 bits are used unchanged.
+        cut: crop the stained cell, see `cut_cell`; needs a size.
+        fit: how an image of other proportions fits into `size`, see `fit_image`.
+
+    Returns:
+        [c h w], 0..255.
+
+    Raises:
+        CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, larger than
+            `MAX_PIXELS` or `MAX_BYTES`, or a folder, a pipe or a device; or it has more than 8 bits per channel and
+            `value_range` is None; or it shows no stained cell to crop.
+        ArgumentError: an invalid size, number of channels, range or crop.
     """
-    with opened(file, name) as image:
-        depth = depth_of(image)
-        if callback is not None:
-            callback(ImageOps.exif_transpose(image))
-        if depth is None:
-            if image.format == "GIF":  # whether greys are stored as colours of a palette is the writer's choice
-                preprocessing = replace(preprocessing, channels=preprocessing.channels or 3)
-            image.load()
-            _warn_if_invisible(image, name)
-            upright, outside = _in_srgb(ImageOps.exif_transpose(image)), 0.0
-        elif (value_range := preprocessing.value_range) is None:
-            raise CapsellaError(
-                f"it has {depth} per channel, and no range says which values are black and white; set one, "
-                "e.g. --range 0 4095, or save it with 8 bits"
-            )
-        else:
-            values = read_values(file)
-            outside = float(((values < value_range[0]) | (values > value_range[1])).mean())
-            upright = Image.fromarray(to_8_bits(values, value_range))
-        loss = Loss(cropped_by(preprocessing, upright.size), outside)
-        return Decoded(to_tensor(upright, preprocessing), loss)
+    check_argument(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
+    return decode(Path(path), str(path), Preprocessing(size, channels, value_range, cut, fit)).pixels
+
+
+def decode(file: Path | BytesIO, name: str, preprocessing: Preprocessing) -> Decoded:
+    """Decode an image file, or the bytes of one, like `read_image`; `name` is the file's name in errors."""
+    with readable(file, name):
+        return open_image(file).decode(preprocessing)
 
 
 def cropped_by(preprocessing: Preprocessing, image_size: tuple[int, int]) -> float:
@@ -187,28 +201,44 @@ def cropped_by(preprocessing: Preprocessing, image_size: tuple[int, int]) -> flo
 
 
 @contextmanager
-def opened(file: Path | BytesIO, name: str) -> Iterator[ImageFile.ImageFile]:
-    """Open an image file and check its header; `name` is the file's name in errors.
-
-    Raises:
-        CapsellaError: as `read_image`, here and while the image is used.
-    """
+def readable(file: Path | BytesIO, name: str) -> Iterator[None]:
+    """Turn every error of reading an image file into a `CapsellaError` that names it."""
     try:
-        if isinstance(file, Path):
-            _check_file(file)
-        with Image.open(file, formats=FORMATS) as image:
-            image.filename = ""  # no memory map: Pillow maps a TIFF that lies on its side with the wrong row length
-            _check_header(image)
-            _scale_transparent_level(image)
-            yield image
+        yield
     except FileNotFoundError:
         raise CapsellaError(f"{name}: no such file") from None
     except MemoryError:
         raise
     except Exception as error:  # decoders raise errors of every kind on damaged bytes
-        reason = _other_format(file) if isinstance(error, UnidentifiedImageError) else ""
-        reason = reason or str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError):
+            start = file.getvalue()[:12] if isinstance(file, BytesIO) else file.open("rb").read(12)
+            is_phone = start[4:8] == b"ftyp"
+            reason = "it is a HEIC or AVIF file; save it as PNG" if is_phone else "no image of a format that is read"
         raise CapsellaError(f"{name}: cannot be read as an image ({reason})") from error
+
+
+def open_image(file: Path | BytesIO) -> ImageData:
+    """Check an image file's header, and decode it once.
+
+    Raises:
+        CapsellaError: it is no single picture of a readable size. Exception: as Pillow's decoders do.
+    """
+    if isinstance(file, Path):
+        _check_file(file)
+    with Image.open(file, formats=FORMATS) as image:
+        _check_header(image)
+        if (depth := depth_of(image)) is not None:
+            return ImageData(None, read_values(file), depth, stated_range(image))
+        image.filename = ""  # no memory map, as in `read_values`
+        level = image.info.get("transparency")  # Pillow scales grey levels of 2 and 4 bits to 8 bits, but not this one
+        if image.format == "PNG" and isinstance(level, int) and image.tile:
+            image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(raw_mode(image.tile[0]), 255)
+        image.load()
+        upright = to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
+        if image.format == "GIF":  # whether greys are stored as colours of a palette is the writer's choice
+            upright = upright.convert("RGB")
+        return ImageData(upright, transparent=image.has_transparency_data)
 
 
 def _check_file(file: Path) -> None:
@@ -232,23 +262,6 @@ def _check_header(image: Image.Image) -> None:
     pages = getattr(image, "n_frames", 1) if image.format in ("TIFF", "PNG", "GIF", "WEBP") else 1
     if pages > 1:
         raise CapsellaError(f"it has {pages} pages or pictures; save each as a file of its own")
-
-
-def _scale_transparent_level(image: ImageFile.ImageFile) -> None:
-    # Pillow scales the levels of a grey PNG of 2 or 4 bits to 8 bits, but not the level that is transparent.
-    level = image.info.get("transparency")
-    if image.format == "PNG" and isinstance(level, int) and image.tile:
-        bits = _GREY_BITS.get(raw_mode(image.tile[0]), 8)
-        image.info["transparency"] = level * 255 // (2**bits - 1)
-
-
-def _other_format(file: Path | BytesIO) -> str:
-    """Return what a file is that is named like an image, with a remedy; "" if it is unknown."""
-    start = file.getvalue()[:32] if isinstance(file, BytesIO) else file.open("rb").read(32)
-    for what, marks in _OTHER_FORMATS.items():
-        if any(start[position:].startswith(mark) for position, mark in marks):
-            return f"it is {what}; save it as PNG, or as TIFF with 8, 16 or 32 bits"
-    return ""
 
 
 def _in_srgb(image: Image.Image) -> Image.Image:
@@ -282,15 +295,13 @@ def _srgb_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
 
 
 def to_tensor(image: Image.Image, preprocessing: Preprocessing) -> UInt8[Tensor, "c h w"]:
-    """Convert to grey or RGB, crop and resize like `read_image`; channels and size that fit are left unchanged."""
-    image = to_grey_or_rgb(image)
-    own_channels = 1 if image.mode == "L" else 3
+    """Convert an image of mode L or RGB, crop and resize it; channels and size that fit are left unchanged."""
     size, channels, cut = preprocessing.size, preprocessing.channels, preprocessing.cut
     if cut is not None and size is not None:
-        if own_channels == 1:
+        if image.mode == "L":
             raise CapsellaError("it is grey: stained cells are found by their colour")
         image = cut_cell(image, size, cut)
-    if channels is not None and channels != own_channels:
+    if channels is not None and channels != len(image.getbands()):
         image = image.convert("L" if channels == 1 else "RGB")
     if size is not None and image.size != (size[1], size[0]):
         image = fit_image(image, size, preprocessing.fit)
@@ -301,101 +312,86 @@ def to_tensor(image: Image.Image, preprocessing: Preprocessing) -> UInt8[Tensor,
 def to_grey_or_rgb(image: Image.Image) -> Image.Image:
     """Convert to mode L if an image is grey, else to RGB; transparent pixels become black."""
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-    return (_on_black(image) if image.has_transparency_data else image).convert(mode)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
+    return image.convert(mode)
 
 
-def _on_black(image: Image.Image) -> Image.Image:
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
-
-
-def _warn_if_invisible(image: Image.Image, name: str) -> None:
-    """Warn once of an image that has a single colour without transparency, e.g. black ink on nothing."""
-    if not image.has_transparency_data or (np.asarray(image.convert("RGBA").getchannel("A")) == 255).all():
-        return
-    if ((seen := np.asarray(_on_black(image))) == seen[0, 0]).all():
-        text = f"{name}: has a single colour once transparent pixels are black, and there may be more such files. "
-        warn_once("invisible", f"{text}Save them on a background of another colour")
+def picture_of(pixels: UInt8[np.ndarray, "h w c"]) -> Image.Image:
+    """Return an array of 1 or 3 channels as an image."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
 def resize_array(images: UInt8[np.ndarray, "n h w c"], preprocessing: Preprocessing) -> UInt8[Tensor, "n c2 h2 w2"]:
     """Convert and resize arrays of pixels like `read_image`."""
     height_width, own_channels = images.shape[1:3], images.shape[3]
-    size, channels, cut = preprocessing.size, preprocessing.channels, preprocessing.cut
-    if (size in (None, height_width) and channels in (None, own_channels) and cut is None) or not len(images):
+    size, channels = preprocessing.size, preprocessing.channels
+    same = size in (None, height_width) and channels in (None, own_channels) and preprocessing.cut is None
+    if same or not len(images):
         return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
     check_memory(len(images), size or height_width, channels or own_channels)
-    pictures = (Image.fromarray(image.squeeze(-1) if own_channels == 1 else image) for image in images)
-    return torch.stack([to_tensor(picture, preprocessing) for picture in pictures])
+    return torch.stack([to_tensor(picture_of(image), preprocessing) for image in images])
 
 
 def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
     """Yield the readable images in colour of 8 bits, upright."""
     for file in files:
         try:
-            with opened(file, str(file)) as image:
-                if depth_of(image) is None:
-                    converted = to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
-                    if converted.mode == "RGB":
-                        yield converted
+            with readable(file, ""):
+                decoded = open_image(file)
         except CapsellaError:  # its error shows when all images are read
             continue
+        if decoded.image is not None and decoded.channels == 3:
+            yield decoded.image
 
 
 def read_all(
-    readers: Mapping[str, Callable[[], Tensor]], skip_broken: bool
-) -> tuple[UInt8[Tensor, "n c h w"], list[int], list[CapsellaError]]:
+    readers: Mapping[str, Callable[[], tuple[Pixels, Facts]]], skip_broken: bool
+) -> tuple[list[tuple[Pixels, Facts]], list[int], tuple[str, ...]]:
     """Call every reader, several at a time, in order. Pillow decodes without Python's lock.
 
     Args:
-        readers: by the names of their images.
+        readers: by the names of their images; each returns [c h w], or None, and what is noted of the image.
         skip_broken: leave out what cannot be read.
 
     Returns:
-        The images, their positions among `readers`, and the errors of the others.
+        The results, their positions among `readers`, and the errors of the others.
 
     Raises:
-        CapsellaError: an image cannot be read, unless `skip_broken`; none can; they differ in channels or size; or all
-            together do not fit in memory.
+        CapsellaError: an image cannot be read, unless `skip_broken`; none can; or all do not fit in memory.
     """
-    images = torch.empty(0)
-    shapes: dict[int, torch.Size] = {}  # by position
-    errors: list[CapsellaError] = []
+    results, positions, errors = list[tuple[Pixels, Facts]](), list[int](), list[str]()
     pool = ThreadPoolExecutor()
     try:
-        results = pool.map(_attempt, readers.values())
-        shown = tracked(results, "reading images", len(readers), is_shown=len(readers) >= _SHOW_PROGRESS_FROM)
-        for position, result in enumerate(shown):
-            if isinstance(result, CapsellaError):
-                errors.append(result)
+        outcomes = pool.map(_attempt, readers.values())
+        shown = tracked(outcomes, "reading images", len(readers), is_shown=len(readers) >= _SHOW_PROGRESS_FROM)
+        for position, outcome in enumerate(shown):
+            if isinstance(outcome, CapsellaError):
+                errors.append(str(outcome))
                 continue
-            if not shapes:
-                check_memory(len(readers), (result.shape[1], result.shape[2]), result.shape[0])
-                images = result.new_empty(len(readers), *result.shape)  # each is written to its place, and released
-            if result.shape == images.shape[1:]:
-                images[len(shapes)] = result
-            shapes[position] = result.shape
+            pixels = outcome[0]
+            if not results and pixels is not None:
+                check_memory(len(readers), (pixels.shape[1], pixels.shape[2]), pixels.shape[0])
+            results.append(outcome)
+            positions.append(position)
     finally:
         pool.shutdown(cancel_futures=True)
     if errors and not skip_broken:
-        raise _joined_error(errors)
-    names = list(readers)
-    _check_shapes([*shapes.values()], [names[position] for position in shapes])
-    return images[: len(shapes)], [*shapes], errors
+        number = "" if len(errors) == 1 else f"{len(errors)} files cannot be read: "
+        more = f"; and {len(errors) - _MAX_NAMED} more" if len(errors) > _MAX_NAMED else ""
+        remedy = "Repair or remove such files, or leave them out with --skip-broken"
+        raise CapsellaError(f"{number}{'; '.join(errors[:_MAX_NAMED])}{more}. {remedy}")
+    if not results:
+        raise CapsellaError("there is no image that can be read")
+    return results, positions, tuple(errors)
 
 
-def _attempt(reader: Callable[[], Tensor]) -> Tensor | CapsellaError:
+def _attempt(reader: Callable[[], tuple[Pixels, Facts]]) -> tuple[Pixels, Facts] | CapsellaError:
     try:
         return reader()
     except CapsellaError as error:
         return error
-
-
-def _joined_error(errors: Sequence[CapsellaError]) -> CapsellaError:
-    number = "" if len(errors) == 1 else f"{len(errors)} files cannot be read: "
-    more = f"; and {len(errors) - _MAX_NAMED} more" if len(errors) > _MAX_NAMED else ""
-    named = "; ".join(map(str, errors[:_MAX_NAMED]))
-    return CapsellaError(f"{number}{named}{more}. Repair or remove such files, or leave them out with --skip-broken")
 
 
 def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
@@ -414,20 +410,21 @@ def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
         )
 
 
-def _check_shapes(shapes: Sequence[torch.Size], names: Sequence[str]) -> None:
-    if not shapes:
-        raise CapsellaError("there is no image that can be read")
-    channels = [str(shape[0]) for shape in shapes]
-    _check_alike("numbers of channels", "--channels 1 or 3", channels, names)
-    sides = [side for shape in shapes for side in shape[1:]]
-    remedy = f"e.g. --size 64 (sides have {min(sides)} to {max(sides)} pixels)"
-    _check_alike("sizes (height×width)", remedy, [f"{shape[1]}×{shape[2]}" for shape in shapes], names)
+def stack(images: Sequence[UInt8[Tensor, "c h w"]], names: Sequence[str]) -> UInt8[Tensor, "n c h w"]:
+    """Stack images.
 
-
-def _check_alike(what: str, remedy: str, values: Sequence[str], names: Sequence[str]) -> None:
-    if len(set(values)) > 1:
-        examples = [
-            f"{value} ({pluralize(values.count(value), 'image')}, e.g. {names[values.index(value)]})"
-            for value in sorted(set(values))
-        ]
-        raise CapsellaError(f"images have different {what}; set {remedy}. Got {', '.join(examples[:4])}")
+    Raises:
+        CapsellaError: they differ in channels or size; names examples.
+    """
+    for what, remedy, of in (
+        ("numbers of channels", "--channels 1 or 3", lambda shape: str(shape[0])),
+        ("sizes (height×width)", "e.g. --size 64", lambda shape: f"{shape[1]}×{shape[2]}"),
+    ):
+        values = [of(image.shape) for image in images]
+        if len(set(values)) > 1:
+            examples = [
+                f"{value} ({pluralize(values.count(value), 'image')}, e.g. {names[values.index(value)]})"
+                for value in sorted(set(values))
+            ]
+            raise CapsellaError(f"images have different {what}; set {remedy}. Got {', '.join(examples[:4])}")
+    return torch.stack([*images])

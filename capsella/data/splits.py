@@ -44,7 +44,7 @@ class SourceSplits:
         notes: observations about the files, a line each.
         unseen: those of them about parts of images, or values, that a network does not see.
         cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
-        fingerprints: five numbers per image, in the order of `named`, to find copies; see `capsella.data.duplicates`.
+        fingerprints: of the images, in the order of `named`, to find copies; see `capsella.data.duplicates`.
         listing: every file that the source has, including broken ones; None without file names.
     """
 

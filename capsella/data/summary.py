@@ -10,12 +10,11 @@ from jaxtyping import Int
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from capsella.data.batching import evenly
-from capsella.data.deep_values import depth_of
 from capsella.data.framing import cropped_share, fit_image
 from capsella.data.images import ImageSet
 from capsella.data.listing import folder_files, spread
 from capsella.data.options import FolderData
-from capsella.data.reading import opened, to_grey_or_rgb
+from capsella.data.reading import open_image, readable
 from capsella.data.splits import LabelledImages, Splits
 from capsella.errors import CapsellaError, check_minimum, pluralize, warn_once
 from capsella.image_options import Fit
@@ -145,9 +144,9 @@ def oblong_sheet(options: FolderData, most: int = 8) -> Image.Image | None:
     size = options.size or _MAX_SIDE
     rows: list[Image.Image] = []
     for file in (files[row] for row in spread(len(files), 10 * most)):
-        with suppress(CapsellaError), opened(file, str(file)) as image:
-            if len(rows) < most and cropped_share(image.size, (1, 1)) >= 0.01 and depth_of(image) is None:
-                rows.append(to_grey_or_rgb(ImageOps.exif_transpose(image)).convert("RGB"))
+        with suppress(CapsellaError), readable(file, str(file)):
+            if len(rows) < most and (image := open_image(file).image) and cropped_share(image.size, (1, 1)) >= 0.01:
+                rows.append(image.convert("RGB"))
     if not rows:
         return None
     titles, side = ("image", *get_args(Fit)), max(size, _MIN_SIDE) + _MARGIN

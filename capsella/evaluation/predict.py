@@ -17,7 +17,7 @@ from torch import Tensor
 from capsella import ray_cluster
 from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
 from capsella.data.decoding import Chunk, decode_files
-from capsella.data.listing import SkippedFiles, spread, walk
+from capsella.data.listing import Skipped, skipped_notes, spread, walk
 from capsella.data.reading import ENDINGS, MOST_OUTSIDE, Loss, decode, rgb_images
 from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize
 from capsella.evaluation.tables import (
@@ -38,7 +38,6 @@ from capsella.uncertainty import OODDetector
 
 LIST = ".txt"  # the ending of a file with a path per line
 FEWEST_CELLS = 20  # with fewer, the mix of classes moves the median radius
-_FEW = 500  # images that are decoded sooner than worker processes start
 _MOST_WORKERS = 8
 
 
@@ -62,16 +61,16 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 
 def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
     """Return at most one note on what lies in the folders among `paths` and is not read."""
-    skipped = SkippedFiles()
+    skipped: Skipped = []
     for path in map(Path, paths):
         if path.is_dir():
             walk(path, skipped)
-    return skipped.notes()
+    return skipped_notes(skipped)
 
 
 def _named_by(path: Path) -> Iterable[Path]:
     if path.is_dir():
-        return walk(path, SkippedFiles())
+        return walk(path, [])
     if path.suffix.lower() != LIST:
         return [path]
     text = path.read_bytes()
@@ -117,8 +116,7 @@ class PredictOptions:
 
     Attributes:
         batch_size: images at a time, which affects speed and memory only.
-        workers: processes that decode and resize. None takes one less than there are cores, at most 8, and none for
-            fewer than 500 images.
+        workers: threads that decode and resize. None takes one less than there are cores, at most 8.
         classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
         columns: of a table, behind the activations. None takes probability and OOD check as the model has them.
         most_outside: in files of more than 8 bits, the proportion of values outside the range that the network was
@@ -214,7 +212,7 @@ def _predict_batches(
     number = len(model.classes)
     check_argument(1 <= options.classes <= number, f"be from 1 to the model's {number}", classes=options.classes)
     quick = optimize_for_inference(without_unused_decoder(model, detector))
-    workers = _choose_workers(len(files)) if options.workers is None else options.workers
+    workers = _choose_workers() if options.workers is None else options.workers
     for chunk in decode_files(files, model.preprocessing, chunk=options.batch_size, workers=workers):
         yield _predict_chunk(quick, chunk, options, detector)
 
@@ -255,9 +253,7 @@ def _outputs(
         return zip(output.activations.float().cpu().clone(), scores.float().cpu().clone(), strict=True)
 
 
-def _choose_workers(images: int) -> int:
-    if images < _FEW:
-        return 0
+def _choose_workers() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST_WORKERS, max(1, cores - 1))
 

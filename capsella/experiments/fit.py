@@ -22,7 +22,6 @@ from capsella.evaluation import Evaluation, Groups, Interval, VarianceComponent,
 from capsella.files import write_csv
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
-from capsella.report import about_training, run_facts, write_report
 from capsella.training import (
     ComputeOptions,
     Recipe,
@@ -152,6 +151,8 @@ def read_test_predictions(folder: Path) -> TestPredictions:
 
 
 def _write_report(run: Run, splits: Splits, evaluation: Evaluation) -> Path:
+    from capsella.report import about_training, run_facts, write_report  # matplotlib would delay the first step
+
     files = RunFolder(run.folder)
     summary = files.read("summary")
     facts = run_facts(run, splits, summary, _milliseconds(run.model, splits.test))

@@ -54,7 +54,7 @@ class ImageKind(NamedTuple):
 
 
 SOURCES = {
-    "pbc-full": ImageKind(8, 64, 3, AugmentOptions(shift=4, padding_mode="border", flip=True)),
+    "pbc": ImageKind(8, 64, 3, AugmentOptions(shift=4, padding_mode="border", flip=True)),
     "fashion-mnist": ImageKind(10, 32, 1, AugmentOptions(shift=2, mirror=True)),
     "digits": ImageKind(10, 32, 1, AugmentOptions(shift=2)),
 }
@@ -78,7 +78,7 @@ class FewImages:
     """The table of few images."""
 
     budget: BudgetName
-    source: str = "pbc-full"
+    source: str = "pbc"
     title: str = "Few images: capsules, and the same network without routing or without capsules"
     columns: tuple[str, ...] = ("images per class", "network")
     family: str | None = None

@@ -6,8 +6,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from capsella.data import FolderData
-from capsella.data.scan import FolderSummary, inspect_folder
+from capsella.data import FolderData, FolderListing, FolderSummary, inspect_folder
 from capsella.errors import ArgumentError, pluralize
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
@@ -230,8 +229,8 @@ def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
     return Fitted(replace(recipe, data=data, augment=augment, batch_size=batch, epochs=epochs), reasons)
 
 
-def fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any]) -> tuple[Recipe, list[str]]:
-    """Return a registered recipe for the images of a folder, and lines that say what was chosen and why.
+def fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any]) -> tuple[Recipe, list[str], FolderListing | None]:
+    """Return a registered recipe for the images of a folder, lines that say what was chosen and why, and the files.
 
     Args:
         name: the recipe.
@@ -258,7 +257,7 @@ def fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any]) -> tuple[R
     ]
     if 2 * recipe.epochs < usual:
         lines.append(f"note: {recipe.epochs} epochs may be too few to converge; {usual} are usual for these images")
-    return recipe, lines
+    return recipe, lines, found.listing
 
 
 def describe_augmentation(augment: AugmentOptions) -> str:

@@ -71,7 +71,7 @@ STAND_INS = {
     "tsai2020-cifar10": "cifar10-jpeg",
     "zhao2021-errors": "cifar10-jpeg,smallnorb-jpeg",
     "sabour2017-others": "cifar10-jpeg,smallnorb-jpeg",
-    **{f"forslov2018-{name}": "pbc" for name in ("table3", "table4", "31", "32", "33", "34", "35", "36", "37")},
+    **{f"forslov2018-{name}": "pbc-subset" for name in ("table3", "table4", "31", "32", "33", "34", "35", "36", "37")},
 }
 
 

@@ -133,7 +133,7 @@ def test_the_published_file(root, zipped):
     assert np.array_equal(test.images[:, 0].numpy(), images)
     assert test.labels.tolist() == labels.tolist()
     (row,) = [row for row in source_table() if row.name == "affnist"]
-    assert "1 of 3 files" in row.found
+    assert "1 of 2 files" in row.found
 
 
 def test_a_broken_published_file(root):

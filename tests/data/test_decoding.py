@@ -1,8 +1,7 @@
-"""Decoding in worker processes: the same pixels in the same order, and every broken file a reason."""
+"""Decoding in threads: the same pixels in the same order, and every broken file a reason."""
 
 import os
 import struct
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data.decoding import _in_processes, decode_files
+from capsella.data.decoding import decode_files
 from capsella.data.reading import MAX_BYTES, read_image
 from capsella.image_options import Preprocessing
 
@@ -77,7 +76,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "moving.gif": "2 pages",
         "moving.png": "2 pages",
         "pipe.png": "it is a pipe or a device",
-        "text.png": "cannot identify image file",
+        "text.png": "no image of a format that is read",
         "wrong\nextension.jpg": "",
     }
     return {str(folder / name): reason for name, reason in reasons.items()}
@@ -98,56 +97,17 @@ def test_hostile_files_each_get_their_reason(hostile: dict[str, str], workers: i
             assert torch.equal(torch.from_numpy(pixels), read_image(Path(file), SIZE, 3))
 
 
-DEADLY = """
-import os, time
-import numpy as np
-from capsella.data.decoding import Chunk
-
-def read(files):
-    if "deadly" in files:
-        os.kill(os.getpid(), 9)  # as the system does where memory is short
-    time.sleep(0.02)
-    return Chunk(tuple(files), (None,) * len(files), np.zeros((len(files), 1, 1, 1), np.uint8))
-
-def fail():
-    raise OSError("no start")
-"""
-
-
-@pytest.fixture
-def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A module that worker processes can import."""
-    (tmp_path / "deadly_reader.py").write_text(DEADLY)
-    monkeypatch.syspath_prepend(tmp_path)
-    import deadly_reader
-
-    yield deadly_reader
-    del sys.modules["deadly_reader"]
-
-
-def test_a_file_that_kills_its_process_is_one_broken_file(deadly) -> None:
-    names = [f"{k:03}" for k in range(40)]
-    names[7] = names[31] = "deadly"
-    chunks = [tuple(names[k : k + 4]) for k in range(0, 40, 4)]
-    done = list(_in_processes(chunks, deadly.read, 2))
-    assert [chunk.files for chunk in done] == chunks
-    reasons = {file: reason for chunk in done for file, reason in zip(chunk.files, chunk.reasons, strict=True)}
-    assert {file for file, reason in reasons.items() if reason} == {"deadly"}
-    assert "the process that decoded it died" in reasons["deadly"]
-    assert [len(chunk.pixels) for chunk in done] == [4, 3, 4, 4, 4, 4, 4, 3, 4, 4]
-
-
-def test_files_are_taken_as_they_are_needed(deadly) -> None:
+def test_files_are_taken_as_they_are_needed(hostile: dict[str, str]) -> None:
     taken = []
 
     def endless():
         while True:
             taken.append(len(taken))
-            yield (str(len(taken)),)
+            yield next(iter(hostile))
 
-    running = _in_processes(endless(), deadly.read, 2)
+    running = decode_files(endless(), Preprocessing(SIZE, 3), chunk=1, workers=2)
     for _ in range(5):
         next(running)
-    time.sleep(0.5)
+    time.sleep(0.2)
     assert len(taken) <= 5 + 3 * 2 + 1
     running.close()

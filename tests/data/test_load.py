@@ -62,7 +62,7 @@ def test_the_table_tells_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "wbc/pbc_subset_224.npz").touch()
     rows = {row.name: row for row in source_table()}
     assert {"digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar10-jpeg", "pbc", "bccd"} < set(rows)
-    assert rows["pbc"].found == f"in {tmp_path / 'wbc'} (1 of 1 files)"
+    assert rows["pbc-subset"].found == f"in {tmp_path / 'wbc'} (1 of 1 files)"
     assert rows["mnist"].found == "downloaded on first use"
     assert rows["digits"].found == "comes with scikit-learn"
     assert (rows["digits"].images, rows["digits"].classes) == ("1,438 / – / 359", 10)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from capsella.data import FolderData
-from capsella.data.scan import FolderSummary
+from capsella.data import FolderData, FolderSummary
 from capsella.errors import ArgumentError
 from capsella.models import forslov2018, list_models
 from capsella.papers.own_images import RECIPE_OF, UNCHANGED, fitted, recipe_for

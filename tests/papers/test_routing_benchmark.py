@@ -36,7 +36,7 @@ from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
 POOLED = "CNN, average pooling"
-SHAPES = {"smallnorb": (48, 2, 5), "mnist40": (40, 1, 10), "pbc": (40, 3, 5), "cifar10": (32, 3, 10)}
+SHAPES = {"smallnorb": (48, 2, 5), "mnist40": (40, 1, 10), "pbc-subset": (40, 3, 5), "cifar10": (32, 3, 10)}
 TINY = Budget(epochs=2, epoch_images=32, batch_size=16, validation_per_class=1, test_per_class=2, ema=0.9)
 
 

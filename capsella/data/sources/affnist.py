@@ -9,7 +9,6 @@ import io
 import zipfile
 import zlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import scipy
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from capsella.data.download import data_root, find_or_download
 from capsella.data.holdout import hold_out_images
-from capsella.data.images import ImageSet, join
+from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
 from capsella.data.pairs import place
 from capsella.data.sources import idx
@@ -29,12 +28,8 @@ from capsella.errors import CapsellaError, errors_of
 
 SIZE = 40
 _FILE, _ARCHIVE = "affnist/test.mat", "affnist/test.mat.zip"
-_BATCHES = tuple(f"affnist/test_batches/{number}.mat" for number in range(1, 33))
 _URL = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip"
-_INSTEAD = (
-    f"The unpacked {_FILE} does as well, or all of {_BATCHES[0]} to {_BATCHES[-1]}, and the source affnist-like is "
-    "drawn without it. "
-)
+_INSTEAD = f"The unpacked {_FILE} does as well, and the source affnist-like is drawn without it. "
 # Of the places of validation and test images, and of the affine maps: the same on every machine and for every split.
 _VALIDATION_SEED, _TEST_SEED, _MAPS_SEED = 1, 2, 3
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)  # affNIST's ranges: ± degrees, ±, and along each axis
@@ -117,28 +112,14 @@ def _mapped(
 
 
 def _read_published() -> ImageSet:
-    """Read the test images of affNIST: the file with all of them, the authors' batches, or the archive of the file.
-
-    The authors publish no checksum; the archive carries one of its own.
-    """
-    path, batches = data_root() / _FILE, [data_root() / batch for batch in _BATCHES]
-    if path.is_file():
-        return _published(path)
-    if any(batch.is_file() for batch in batches):
-        if missing := [batch.name for batch in batches if not batch.is_file()]:
-            raise CapsellaError(
-                f"{batches[0].parent}: must hold all {len(batches)} batches, lacks {', '.join(missing)}"
-            )
-        return join([_published(batch) for batch in batches])
-    return _published(find_or_download(_ARCHIVE, [_URL], None, _INSTEAD))
-
-
-def _published(path: Path) -> ImageSet:
-    """Read a file of the authors, or the one in their archive.
+    """Read the test images of affNIST from the authors' file or archive, which carries a checksum of its own.
 
     Raises:
         CapsellaError: it is damaged, or holds something else.
     """
+    path = data_root() / _FILE
+    if not path.is_file():
+        path = find_or_download(_ARCHIVE, [_URL], None, _INSTEAD)
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
@@ -148,9 +129,7 @@ def _published(path: Path) -> ImageSet:
         data = scipy.io.loadmat(io.BytesIO(content))["affNISTdata"][0, 0]
         pixels, labels = data["image"], data["label_int"].ravel()
     except (*_DAMAGED, scipy.io.matlab.MatReadError, KeyError, IndexError, ValueError, TypeError) as error:
-        name = path.name.removesuffix(".zip")
-        remedy = "delete it to have it downloaded" if name == Path(_FILE).name else "copy it again"
-        raise CapsellaError(f"{path}: is not affNIST's {name} ({error!r}); {remedy}") from error
+        raise CapsellaError(f"{path}: is not affNIST's; delete it to have it downloaded ({error!r})") from error
     if pixels.dtype != np.uint8 or pixels.shape != (SIZE * SIZE, len(labels)):
         raise CapsellaError(
             f"{path}: must hold bytes [{SIZE * SIZE} n] with n labels, got {pixels.dtype} {pixels.shape}, {len(labels)}"
@@ -174,7 +153,7 @@ SOURCES = tuple(
     )
     for name, test, files, citation in (
         ("mnist40", "10,000", idx.files("mnist"), f"{_MNIST}, placed at random as in Sabour et al. 2017"),
-        ("affnist", "320,000", (_FILE, _ARCHIVE, _BATCHES[0]), "Tieleman 2013, affNIST, University of Toronto"),
+        ("affnist", "320,000", (_FILE, _ARCHIVE), "Tieleman 2013, affNIST, University of Toronto"),
         ("affnist-like", "10,000", idx.files("mnist"), f"{_MNIST}, under random affine maps drawn by this package"),
     )
 )

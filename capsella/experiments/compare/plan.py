@@ -301,7 +301,7 @@ def _folds(options: ComparisonOptions, data: DataOptions) -> Iterator[Fold]:
             warn_once("few folds", f"{number} folds instead of {FOLDS}, because a class has so few images")
     for fold in range(number):
         each = data if number == 1 else replace(data, folds=number, fold=fold)
-        yield _of_classes(Fold(source.split(each), source.table(each)[0]), options.classes)
+        yield _of_classes(Fold(source.split(each), source.table(each)), options.classes)
 
 
 def _of_classes(fold: Fold, classes: Sequence[str]) -> Fold:

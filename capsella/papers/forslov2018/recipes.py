@@ -30,7 +30,7 @@ def capsnet(network: str) -> Recipe:
     """A CAPSNET on cells of 224×224, as in the thesis, with its decoder: dynamic routing does best with it (§10.6)."""
     return Recipe(
         model=ModelOptions(network, {"routing": DynamicRouting(iterations=3), "reconstruction": True}),
-        data=NamedData("pbc", size=224, channels=3),
+        data=NamedData("pbc-subset", size=224, channels=3),
         loss=LossOptions(name="margin", reconstruction="mean", reconstruction_weight=0.392),
         optimizer=OptimizerOptions(learning_rate=1e-4, l2=1e-6),
         epochs=333,
@@ -126,7 +126,7 @@ def emnet_cells() -> Recipe:
 def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
     """Batch normalisation, larger batches, mirrored images, and a rate that falls to a tenth.
 
-    Each was chosen by validation on pbc.
+    Each was chosen by validation on pbc-subset.
     """
     return replace(
         recipe.with_model(batch_norm=True),

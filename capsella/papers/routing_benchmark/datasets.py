@@ -76,7 +76,7 @@ def routings_digits() -> Recipe:
 def routings_cells() -> Recipe:
     """The same network on blood cells of one laboratory, to be tested on those of another one, too."""
     augment = AugmentOptions(shift=3, padding_mode="border", flip=True, rotation=180.0)
-    return _on(NamedData("pbc", size=40, channels=3, cells="matched"), augment)
+    return _on(NamedData("pbc-subset", size=40, channels=3, cells="matched"), augment)
 
 
 @register_recipe
@@ -169,7 +169,7 @@ DATASETS = (
         *(STOPPED_BUDGETS, NOVEL, True),
     ),
     BenchmarkDataset("MNIST", "routings-digits", ("mnist40",), HALF_BUDGETS, AFFINE),
-    BenchmarkDataset("blood cells", "routings-cells", ("pbc",), HALF_BUDGETS, LABORATORY),
+    BenchmarkDataset("blood cells", "routings-cells", ("pbc-subset",), HALF_BUDGETS, LABORATORY),
     BenchmarkDataset("CIFAR-10", "routings-cifar10", ("cifar10", "cifar10-jpeg")),
 )
 SOURCE_OF = {"mnist": "mnist40"}  # sources that stand for another one

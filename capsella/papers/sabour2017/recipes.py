@@ -142,7 +142,7 @@ def sabour2017_cells() -> Recipe:
     """
     return replace(
         sabour2017_mnist().with_model(uniform_primary_couplings=False),
-        data=NamedData("pbc", size=32),
+        data=NamedData("pbc-subset", size=32),
         augment=AugmentOptions(shift=2, padding_mode="border", flip=True),
         optimizer=OptimizerOptions(learning_rate=1e-4),
         epochs=30,

@@ -75,7 +75,7 @@ def test_the_papers_numbers():
     assert paper.SET_CLASSES == {"basic": 5, "medium": 10, "hard": 15}
 
 
-def item(budget, source="pbc"):
+def item(budget, source="pbc-subset"):
     return ThesisItem(title="", item="", budget=budget, source=source)
 
 
@@ -183,7 +183,7 @@ def test_table_5_times_all_networks_in_one_run(tiny, only, tmp_path, monkeypatch
     assert rows["CAPSNET 1 + decoder"]["ratios"][0] == pytest.approx(2.79 / 0.13)
     assert rows["CNN-NET 1"]["cells"][4:7] == ["–", "–", "–"]
     for argument, call in (
-        ("data", lambda: table.on("pbc")),
+        ("data", lambda: table.on("pbc-subset")),
         ("seeds", lambda: table.run(tmp_path, [0, 1], "", QUIET)),
     ):
         with pytest.raises(ArgumentError) as error:

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from capsella.data.scan import FolderSummary, inspect_folder
+from capsella.data import FolderSummary, inspect_folder
 from capsella.errors import CapsellaError
 
 
