@@ -120,7 +120,7 @@ def collect(runs: Path, folder: Path = RESULTS) -> list[str]:
         rows = {row["finding"]: row for row in csv.DictReader(file)}
     names = []
     for path in sorted(runs.glob("*/*.json")):
-        if path.stem != path.parent.name:
+        if path.stem not in (path.parent.name, f"{path.parent.name}-pretrained"):
             continue
         add(path.stem, path, folder)
         names.append(path.stem)

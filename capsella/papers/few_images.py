@@ -27,7 +27,7 @@ from capsella.experiments import (
 from capsella.files import write_json
 from capsella.papers.budget import BudgetName
 from capsella.papers.own_images import usual_epochs
-from capsella.papers.table_types import hardware_of, table_values, with_test
+from capsella.papers.table_types import hardware_of, override, table_values, with_test
 from capsella.routing import UniformRouting
 from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
@@ -60,9 +60,15 @@ SOURCES = {
 }
 
 
-def _recipes() -> dict[str, tuple[str, Recipe]]:
+def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
     """Return for each network the name of the recipe that it departs from, and its recipe."""
     efficient = get_recipe("images-efficient")
+    if pretrained:
+        head = get_recipe("images-backbone-linear").with_model(backbone="efficientnet_lite0")
+        tuned = override(head, {"model.fine_tune": True, "optimizer.learning_rate": head.optimizer.learning_rate / 10})
+        recipes = {CAPSULES: efficient, "frozen EfficientNet-Lite0": head, "fine-tuned EfficientNet-Lite0": tuned}
+        names = ("images-efficient", "images-backbone-linear", "images-backbone-linear")
+        return dict(zip(recipes, zip(names, recipes.values(), strict=True), strict=True))
     heads = {
         "average pooling": efficient.with_network("mazzia2021_average_pooling").with_model(**HALVE),
         "depthwise kernel": efficient.with_network("mazzia2021_depthwise_linear").with_model(**HALVE),
@@ -75,13 +81,14 @@ def _recipes() -> dict[str, tuple[str, Recipe]]:
 
 @dataclass(frozen=True)
 class FewImages:
-    """The table of few images."""
+    """The table of few images. pretrained: compare with a network pretrained on ImageNet, frozen and fine-tuned."""
 
     budget: BudgetName
+    pretrained: bool = False
     source: str = "pbc"
     title: str = "Few images: capsules, and the same network without routing or without capsules"
     columns: tuple[str, ...] = ("images per class", "network")
-    family: str | None = None
+    family: str = "few-images"
 
     def on(self, source: str) -> "FewImages":
         """Return the same on other images.
@@ -95,7 +102,7 @@ class FewImages:
 
     def path(self, folder: Path) -> Path:
         """Return the path of the JSON."""
-        return folder / f"{folder.resolve().name}.json"
+        return folder / f"{folder.resolve().name}{'-pretrained' if self.pretrained else ''}.json"
 
     @property
     def note(self) -> str:
@@ -182,7 +189,7 @@ class _Series:
     def _rows(self, size: int, data: DataOptions) -> Iterator[tuple[str, Row]]:
         images = size * SOURCES[self.table.source].classes
         epochs = SMALL_EPOCHS if self.table.budget == "small" else usual_epochs(30, images)
-        for name, (recipe_name, recipe) in _recipes().items():
+        for name, (recipe_name, recipe) in _recipes(self.table.pretrained).items():
             recipe = replace(
                 recipe,
                 data=data,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from capsella.data import source_names
@@ -42,6 +43,7 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
 OWN_TABLES: dict[str, Callable[[BudgetName], RoutingBenchmark | FewImages | ViewpointCurves | Sweep]] = {
     "routings": lambda budget: RoutingBenchmark(budget=budget),
     "few-images": FewImages,
+    "few-images-pretrained": partial(FewImages, pretrained=True),
     "viewpoint-curves": ViewpointCurves,
     "sabour2017-rates": sabour2017.rates,
     "sabour2017-decoder": sabour2017.decoder_weights,

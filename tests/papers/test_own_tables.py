@@ -19,7 +19,7 @@ from tests.papers.tiny import QUIET
 def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monkeypatch):
     every = few_images._recipes()
     two = {name: every[name] for name in (few_images.CAPSULES, "average pooling")}
-    monkeypatch.setattr(few_images, "_recipes", lambda: two)
+    monkeypatch.setattr(few_images, "_recipes", lambda pretrained: two)
     monkeypatch.setattr(few_images, "SMALL_EPOCHS", 1)
     monkeypatch.setattr(few_images, "FACTORS", (1.0, 3.0))
     monkeypatch.setattr(few_images, "CHOICE_IMAGES", 2)
