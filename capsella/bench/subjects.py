@@ -47,7 +47,7 @@ def with_images(name: str) -> Subject:
 def with_decoders(
     names: Sequence[str], decoder: Literal["both", "with", "without"], options: dict[str, Any]
 ) -> dict[str, ImageClassifier]:
-    """Return the networks without and with their decoders, or those of the two that are wanted and exist.
+    """Return each network with its decoder, without it, or both.
 
     Args:
         names: as `networks_of` returns them.

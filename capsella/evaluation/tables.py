@@ -82,7 +82,7 @@ class UncertaintyColumns:
             check_coverage(self.coverage)
         if self.false_positive_rate is not None:
             check_false_positive_rate(self.false_positive_rate)
-        check_argument(below is None or 0 < below <= 1, "be above 0 and at most 1, as 0.9", unsure_below=below)
+        check_argument(below is None or 0 < below <= 1, "be above 0 and at most 1, e.g. 0.9", unsure_below=below)
         if self.calibration is None and (self.coverage, below) != (None, None):
             raise CapsellaError(
                 "coverage, unsure_below: need calibrated probabilities, and this model has none; "

@@ -275,7 +275,7 @@ class CorrectnessTable(NamedTuple):
 
     @classmethod
     def from_tests(cls, tests: Sequence[Mapping[str, Any]]) -> Self:
-        """Read what the results of the seeds hold under "test".
+        """Return the correctness of each image from the test results of several seeds.
 
         Raises:
             ValueError: the results have different numbers of images, or other groups.

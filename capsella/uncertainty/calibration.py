@@ -165,7 +165,7 @@ def log_loss(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"
 
 def check_coverage(coverage: float) -> None:
     """Check that a coverage is between 0 and 1."""
-    check_argument(0 < coverage < 1, "be between 0 and 1, as 0.95", coverage=coverage)
+    check_argument(0 < coverage < 1, "be between 0 and 1, e.g. 0.95", coverage=coverage)
 
 
 def images_for_coverage(coverage: float) -> int:

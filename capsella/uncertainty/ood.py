@@ -297,5 +297,5 @@ def images_for_rate(false_positive_rate: float) -> int:
 def check_false_positive_rate(false_positive_rate: float) -> None:
     """Check that a false-positive rate is between 0 and 1."""
     check_argument(
-        0 < false_positive_rate < 1, "be between 0 and 1, as 0.05", ood_false_positive_rate=false_positive_rate
+        0 < false_positive_rate < 1, "be between 0 and 1, e.g. 0.05", ood_false_positive_rate=false_positive_rate
     )

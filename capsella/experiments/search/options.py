@@ -87,7 +87,7 @@ class SearchOptions:
         return "ms" in self.objectives or self.limit_ms is not None
 
     def excess(self, costs: Mapping[str, float]) -> dict[str, float]:
-        """Return by which share each limited cost is over its limit; negative if it is within."""
+        """Return the excess of each limited cost, as a fraction of its limit; negative below the limit."""
         return {name: costs[name] / limit - 1 for name, limit in self.limits.items() if name in costs}
 
     def rungs(self, epochs: int, warm_up: float = 0.0) -> tuple[int, ...]:
