@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from capsella.data import folder, listing, loaded_source
 from capsella.experiments import runner
 from capsella.training import load_run, train
 from capsella.training.run import RunFolder
@@ -51,8 +52,14 @@ def test_a_run_leaves_everything_a_user_needs(trained, images):
 def test_a_folder_alone_is_enough_and_runs_are_numbered(cli, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "images-efficient").mkdir(parents=True)
+    listed, decoded, list_folder, open_image = [], [], listing.list_folder, folder.open_image
+    for module in (listing, loaded_source):
+        monkeypatch.setattr(module, "list_folder", lambda root: listed.append(root) or list_folder(root))
+    monkeypatch.setattr(folder, "open_image", lambda path: decoded.append(path) or open_image(path))
     answer = cli("train", images, "--epochs", 1, "--accelerator", "cpu")
     assert answer.code == 0, answer.err
+    assert len(listed) == 1
+    assert sorted(decoded) == sorted(Path(images).rglob("*.png"))
     assert "--batch-size 16" in answer.out
     assert "--epochs" not in answer.out  # it was given
     recipe = RunFolder(Path("runs/images-efficient-2")).read_config()[1]
