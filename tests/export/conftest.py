@@ -12,8 +12,7 @@ from capsella.data import NamedData, load_data
 from capsella.losses import margin_loss
 from capsella.models import create_model
 from capsella.routing import DynamicRouting
-from capsella.training import fit_ood_detector
-from capsella.uncertainty import fit_calibration
+from capsella.uncertainty import fit_calibration, fit_ood_detector
 
 SIZE = 17  # the least that CapsNet's kernels allow
 

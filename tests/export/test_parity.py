@@ -11,9 +11,8 @@ from capsella.errors import ArgumentError, CapsellaError
 from capsella.export import Tolerance, check_parity, compare
 from capsella.export.graph import Exportable
 from capsella.models import ImageClassifier, create_model
-from capsella.training import fit_ood_detector
 from capsella.types import Output
-from capsella.uncertainty import fit_calibration
+from capsella.uncertainty import fit_calibration, fit_ood_detector
 
 
 class Darkness(ImageClassifier):

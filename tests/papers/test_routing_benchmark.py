@@ -30,8 +30,7 @@ from capsella.papers.routing_benchmark.datasets import (
 )
 from capsella.papers.routing_benchmark.table import RoutingBenchmark, ranks
 from capsella.routing import ROUTINGS
-from capsella.training import ModelOptions, Recipe, RunFolder, TrainingDivergedError
-from capsella.training import recipes as registry
+from capsella.training import ModelOptions, Recipe, RunFolder, TrainingDivergedError, registry
 from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from capsella.data import ImageSet
-from capsella.training import calibrate_model, fit_ood_detector
+from capsella.uncertainty import calibrate_model, fit_ood_detector
 from capsella.uncertainty.calibration import Calibration
 from capsella.uncertainty.ood import ScoreDistribution, fit_gaussian, low_level_features
 from capsella.web.answers import explorer_page
