@@ -45,7 +45,7 @@ from capsella.training.precision import choose_precision
 
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
 LEAST_EPOCHS = 5
-RUN_SECONDS, PASSES = 2.0, 5  # of each run beside its epochs: fixed, and passes over images to calibrate and to test
+RUN_SECONDS, PASSES = 3.0, 5  # of each run beside its epochs: fixed, and passes over images to calibrate and to test
 TOLERANCE = 1.15  # of the announced time
 Measure = Literal["accuracy", "balanced accuracy"]
 Key = tuple[str, int, float]  # of a row: network, fold, and fraction of the training images
@@ -183,7 +183,7 @@ class Plan:
 
     def total_seconds(self) -> float:
         """Estimate the seconds of the whole comparison."""
-        return sum(map(self.network_seconds, self.contenders)) + self.loading * len(self.folds) * len(self.seeds)
+        return sum(map(self.network_seconds, self.contenders)) + self.loading * len(self.folds)
 
 
 def make_plan(options: ComparisonOptions) -> Plan:
@@ -381,7 +381,7 @@ def _within_time(plan: Plan) -> Plan:
     Raises:
         ArgumentError: a network would train for fewer than `LEAST_EPOCHS`.
     """
-    left = 60 * plan.options.minutes - plan.loading * len(plan.folds) * len(plan.seeds)
+    left = 60 * plan.options.minutes - plan.loading * len(plan.folds)
     fractions: dict[str, float] = {}
     by_cost = sorted(plan.contenders, key=lambda contender: plan.network_seconds(contender, 1.0))
     for index, contender in enumerate(by_cost):

@@ -158,7 +158,9 @@ def _train(plan: Plan, console: Console) -> Rows:
         tried = [key for key in rows if not contenders[key[0]].is_fitted]
         searches = runner.search_learning_rates([rows[key] for key in tried], plan.seeds, factors)
         rows |= {key: search.chosen for key, search in zip(tried, searches, strict=True)}
-    runner.results(list(rows.values()), plan.seeds)
+    runner.stopwatch.plan(row.cost for row in rows.values() for _ in plan.seeds)
+    for data in dict.fromkeys(row.recipe.data for row in rows.values()):  # images are read once for all seeds
+        runner.results([row for row in rows.values() if row.recipe.data == data], plan.seeds)
     return rows
 
 
