@@ -38,8 +38,8 @@ class CommonComparisonOptions:
     fit: Fit | None = None
     """Make oblong images square: `crop` the sides off, `pad` with the border's colour, or `squash`."""
     group: str | None = None
-    """A regular expression whose one capture group, found in the path, names the patient; no patient is in two
-    splits."""
+    """The patient of each image, so that none is in two splits: a table (`patients.csv`) with the columns file and
+    group, or a regular expression whose one capture group, found in the path, names it."""
     backbone: str = "efficientnet_lite0"
     """The pretrained network: `efficientnet_lite0` (ImageNet), a .pth file with its weights, a run, a folder, or a name
     on the Hugging Face hub (OWNER/NAME)."""
