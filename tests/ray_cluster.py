@@ -14,8 +14,8 @@ MEMORY = 80 * 2**20  # of shared memory, of each node; Ray takes no less than 75
 
 
 @contextmanager
-def two_nodes() -> Iterator[tuple[Any, list[Any]]]:
-    """A head without cores and two nodes of one core, which `ray` then means; yields all, and the two."""
+def two_nodes(cores: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+    """A head without cores and two nodes, which `ray` then means; yields all, and the two."""
     pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -29,7 +29,7 @@ def two_nodes() -> Iterator[tuple[Any, list[Any]]]:
         head["ray_client_server_port"] = free_port()
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
-            nodes = [made.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(2)]
+            nodes = [made.add_node(num_cpus=cores, object_store_memory=MEMORY) for _ in range(2)]
             patch.setenv("RAY_ADDRESS", made.address)
             yield made, nodes
         finally:

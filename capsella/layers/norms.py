@@ -31,10 +31,21 @@ def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
         return nn.BatchNorm2d(channels, eps=eps)
     if kind == "group":
         groups = max(1, channels // GROUP)
-        return nn.GroupNorm(groups, channels, eps=eps)
+        return GroupNorm(groups, channels, eps=eps)
     if kind == "instance":
-        return nn.GroupNorm(channels, channels, eps=eps)
+        return GroupNorm(channels, channels, eps=eps)
     raise unknown_name("norm", kind, ("batch", "group", "instance"))
+
+
+class GroupNorm(nn.GroupNorm):
+    """PyTorch's group normalisation, also of maps with the channels last that need no gradient.
+
+    On a CPU, the backward pass of PyTorch's ends the process for these, e.g. behind frozen layers.
+    """
+
+    def forward(self, maps: Float[Tensor, "b channels h w"]) -> Float[Tensor, "b channels h w"]:
+        """Normalise the maps."""
+        return super().forward(maps if maps.requires_grad or not torch.is_grad_enabled() else maps.contiguous())
 
 
 class NormaliseCapsules(nn.Module):

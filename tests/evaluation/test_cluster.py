@@ -1,5 +1,9 @@
 """Predictions on a Ray cluster of two nodes: one row per file, whatever dies."""
 
+import os
+import signal
+from functools import partial
+
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -27,9 +31,24 @@ def other_network():
     return network(seed=1)
 
 
+def dying_network(marker):
+    """A network whose first worker dies in the middle of its second batch."""
+    calls = []
+
+    def die(*_):
+        calls.append(None)
+        if len(calls) == 2 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model = network()
+    model.register_forward_pre_hook(die)
+    return model
+
+
 @pytest.fixture(scope="module")
 def nodes():
-    with two_nodes() as cluster:
+    with two_nodes(cores=2) as cluster:
         yield cluster
 
 
@@ -73,3 +92,13 @@ def test_a_process_outside_the_cluster_gets_the_same(nodes, images, tmp_path):
     with from_outside(cluster) as address, ray_cluster.ray_session(ray_cluster.ClusterOptions(on=address)):
         summary = predict_on_cluster(network, [str(images)], str(tmp_path / "out"))
     assert (summary.rows, summary.unreadable, len(read(tmp_path / "out"))) == (IMAGES, 1, IMAGES)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_worker_is_killed_and_every_file_has_one_row(images, tmp_path):
+    marker = tmp_path / "killed"
+    with ray_cluster.ray_session(RAY):
+        summary = predict_on_cluster(partial(dying_network, marker), [str(images)], str(tmp_path / "out"), SEVEN)
+    assert marker.exists()
+    assert (summary.rows, summary.unreadable) == (IMAGES, 1)
+    assert set(read(tmp_path / "out")) == {str(path) for path in images.glob("*/*.png")}
