@@ -1,5 +1,7 @@
 """Every kind of report fits a phone and a sheet of paper and is short enough; axe finds nothing in it."""
 
+import functools
+
 import pytest
 
 from capsella.cli import main
@@ -33,13 +35,12 @@ def reports(trained_run, image_folder, tmp_path_factory):
     """A function from the kind of a report to its page, made when it is asked for."""
     out = tmp_path_factory.mktemp("reports")
 
+    @functools.cache
     def make(kind):
         if kind in ("capsnet", "em", "cnn"):
             return trained_run(kind) / "report.html"
         if kind == "compare":
             call(image_folder, *FLAGS, "--folds", "1", "--out", out / kind)
-        elif kind == "folds":
-            call(image_folder, *FLAGS, "--folds", "3", "--out", out / kind)
         elif kind == "search":
             words = ["--trials", "2", "--finalists", "1", "--seeds", "1", "--epochs", "2", "--tune", "learning_rate"]
             main(["search", "demo", *TINY, "--model", "he2016_resnet10", *words, "--out", str(out / kind)])
@@ -67,6 +68,16 @@ def test_nothing_is_wider_than_the_page(browser, reports, kind):
     assert page.evaluate(TOO_WIDE) == []
     hidden = "[...document.querySelectorAll('details > :not(summary)')].filter(one => one.offsetHeight === 0).length"
     assert page.evaluate(hidden) == 0  # what is folded on the screen is printed
+    page.close()
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_the_first_screen_of_a_comparison_has_the_decision_and_its_figure(browser, reports, size):
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.goto(reports("compare").as_uri())
+    for css in (".decision .headline", ".top .chart img"):
+        box = page.locator(css).first.bounding_box()
+        assert box["y"] + box["height"] <= size[1]
     page.close()
 
 
