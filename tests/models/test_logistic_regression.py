@@ -7,6 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import capsella.papers  # noqa: F401  registers the recipes
 from capsella.data import FolderData, ImageSet
 from capsella.errors import ArgumentError
 from capsella.evaluation import evaluate
