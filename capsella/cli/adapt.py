@@ -25,7 +25,8 @@ class Adapt:
     """Folder of the adapted run."""
     group: str | None = None
     """A regular expression with one capture group that finds the patient or slide in a path, e.g. 'patient([0-9]+)';
-    for an .npz file the name of an array. Keeps patients on one side; intervals are then over patients."""
+    for an .npz file the name of an array; or a table (patients.csv). Keeps patients on one side; intervals are then
+    over patients."""
     range: tuple[float, float] | None = None
     """Values that become black and white in files with more than 8 bits. Default: read from the files, or else the
     percentiles 0.1 and 99.9 of their values."""

@@ -18,11 +18,12 @@ class CompareCommon:
         capsella compare DOMAIN DOMAIN…  on several domains, e.g. laboratories: train
                                          on all but one, and test on that
 
-    Call it again to continue; with more --seeds only the new ones are trained.
+    Run it again to continue; with more --seeds only the new ones are trained.
     """
 
     images: Annotated[
-        tuple[str, ...], *positional("IMAGES…", "A folder of images, an .npz file or a source; or several domains.")
+        tuple[str, ...],
+        *positional("IMAGES…", "A folder of images, an .npz file or a named data set; or several domains."),
     ]
     options: Annotated[CommonComparisonOptions, Group]
 

@@ -27,8 +27,10 @@ else:
 class DataCommon:
     """Show what images contain, or write a split.
 
-    capsella data show IMAGES    count images per class and split, and draw a contact sheet
-    capsella data split IMAGES   write the split of each image to a file for --split-file
+        capsella data show IMAGES    count images per class and split, and draw a contact sheet
+        capsella data split IMAGES   write the split of each image to a file for --split-file
+
+    Images are read and split as in capsella train with the same options.
     """
 
     action: Annotated[Literal["show", "split"], *positional("show|split", "What to do.")]

@@ -42,7 +42,7 @@ class PredictCommon:
     ood_false_positive_rate: float = 0.05
     """False-positive rate of the OOD check. 0 turns it off."""
     range: tuple[float, float] | None = None
-    """The values that are black and white in files of more than 8 bits. Default: as in training."""
+    """Values that become black and white in files with more than 8 bits. Default: as in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Predict(PredictCommon):
     """Threads that decode images; 0 decodes in the main one. Default: one less than there are cores, at most 8. Not
     with --on."""
     batch_size: int = 64
-    """Images at a time."""
+    """Images per batch."""
     cell_radius: float | None = None
     """For a network that crops stained cells: radius of a typical nucleus in pixels of the files. Default: the median
     of 100 of them, which must be of one microscope."""

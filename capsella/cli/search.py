@@ -24,8 +24,8 @@ class SearchCommon:
 
     The search never sees test images. At the end the best candidates and the
     recipe are trained with several seeds, and the winner is tested once. Run the
-    same command again to continue, or at the same time to use more cores. Look
-    on with optuna-dashboard runs/search-RECIPE/study.log.
+    same command again to continue, or at the same time to use more cores. Watch
+    it with optuna-dashboard runs/search-RECIPE/study.log.
     """
 
     words: Annotated[tuple[str, ...], *positional("[RECIPE] [IMAGES]", "A recipe, or its JSON file; your images.")]

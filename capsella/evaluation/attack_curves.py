@@ -45,7 +45,7 @@ class AttackOptions:
     seed: int = 0
     """Seed of the random starts."""
     batch_size: int = 50
-    """Images at a time."""
+    """Images per batch."""
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.epsilons, self.epsilons[1:], strict=False))

@@ -35,7 +35,7 @@ CANDIDATES = 16  # the largest numbers of the capsule, of which those are shown 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure shows: its panels, what their numbers are, a note, and more values for its JSON."""
+    """A figure: its panels, the meaning of their numbers, a note, and more values for its JSON."""
 
     panels: Sequence[Panel]
     note: str
