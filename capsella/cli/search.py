@@ -48,9 +48,9 @@ def run(arguments: list[str]) -> None:
     """Search, test the winner, and write the report."""
     command = parse(SearchCommand, arguments or ["--help"], "search")
 
-    from capsella.cli.recipes import choose_recipe
     from capsella.experiments.search import finish_search, open_search, read_space, run_search
     from capsella.experiments.search.report import outcome_summary, plan_summary
+    from capsella.papers.recipe_choice import choose_recipe
     from capsella.training import ComputeOptions
 
     out, options = console(), command.options

@@ -2,36 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from capsella.data import FolderData, FolderListing
+from capsella.data.listing import no_folder
 from capsella.errors import ArgumentError, CapsellaError, check_argument
-
-if TYPE_CHECKING:
-    from capsella.data import FolderListing
-    from capsella.training import Recipe
+from capsella.papers import get_recipe, list_recipes
+from capsella.papers.own_images import DEFAULT, UNNAMED, fit_to_folder
+from capsella.training import Recipe, read_recipe
+from capsella.training.flags import with_fields
 
 
 def choose_recipe(
     words: Sequence[str], given: Mapping[str, Any], out: Console
-) -> "tuple[str, Recipe, FolderListing | None]":
+) -> tuple[str, Recipe, FolderListing | None]:
     """Return the name of a recipe, the recipe with the given flags, and the files of the folder it was fitted to.
 
     Args:
         words: a recipe or its JSON file, and images; both can be left out.
-        given: settings by path, as `capsella.cli.flags.settings` reads them.
+        given: settings by path, e.g. `data.size`.
         out: prints what was chosen for the images.
 
     Raises:
         ValueError: no such recipe, or a setting out of range. CapsellaError: no such folder or file.
     """
-    from capsella.data import FolderData
-    from capsella.papers import get_recipe
-    from capsella.papers.own_images import UNNAMED, fit_to_folder
-    from capsella.training import read_recipe
-    from capsella.training.flags import with_fields
-
     name, images = _name_and_images(words)
     fields = {path: value for path, value in given.items() if not path.startswith("compute.")}
     if images is not None:
@@ -55,10 +51,6 @@ def choose_recipe(
 
 def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
     """Tell the recipe from the images."""
-    from capsella.data.listing import no_folder
-    from capsella.papers import get_recipe, list_recipes
-    from capsella.papers.own_images import DEFAULT
-
     check_argument(bool(words) and all(words), "name a recipe or images", words=tuple(words))
     first, *rest = words
     if first.endswith(".json") or first in list_recipes():
