@@ -104,7 +104,7 @@ def test_rows_differ_in_network_and_loss_alone():
             assert row.recipe.stop_at_error is None  # nothing looks at test images while rates are tried
             if row.label[1] in uniform | {"uniform"}:
                 (routed,) = [other for other in rows if other.uniform == row.slug]
-                assert routed.label[1] == row.label[1].replace("uniform", "dynamic").removesuffix(", uniform")
+                assert f"{routed.label[1]}, uniform".removeprefix("dynamic, ") == row.label[1]
 
 
 def test_sources():
