@@ -11,7 +11,7 @@ COPY capsella capsella
 # PyTorch's CPU build, at the versions of constraints.txt. The kernels choose the best instruction set when they run.
 RUN python -m venv /opt/capsella \
     && /opt/capsella/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-        --constraint constraints.txt ".[explore,export,search]"
+        --constraint constraints.txt ".[explore,export,pretrained,search]"
 
 FROM python:3.12-slim
 COPY --from=build /opt/capsella /opt/capsella

@@ -66,7 +66,7 @@ def _serve(options: Explore) -> None:
     from capsella.cli import train
     from capsella.evaluation import set_scale
     from capsella.evaluation.domain import notes_on_adapted
-    from capsella.training.trained import open_runs
+    from capsella.training.trained import open_runs_with_capsules
     from capsella.web.server import check_port, check_starlette, serve
     from capsella.web.share import split_cnns
     from capsella.web.subject import open_subject
@@ -76,7 +76,7 @@ def _serve(options: Explore) -> None:
     if not options.runs and not (DEMO / "model.safetensors").exists():
         print(f"training the demo first ({DEMO}), about a minute on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
-    runs = open_runs(options.runs or (DEMO,))
+    runs = open_runs_with_capsules(options.runs or (DEMO,))
     if options.cell_radius is not None:
         cropping = [run.model for run in runs.values() if run.model.cut is not None]
         check_argument(bool(cropping), "be left out, since no run crops cells", cell_radius=options.cell_radius)

@@ -31,10 +31,10 @@ def run(arguments: list[str]) -> None:
     options = parse(Share, arguments, "share")
 
     from capsella.evaluation.domain import notes_on_adapted
-    from capsella.training.trained import open_runs
+    from capsella.training.trained import open_runs_with_capsules
     from capsella.web import share_runs
 
-    runs = open_runs(options.runs)
+    runs = open_runs_with_capsules(options.runs)
     for line in notes_on_adapted(runs):
         print(line)
     out = options.out or next(iter(runs.values())).folder / "share.html"

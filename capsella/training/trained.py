@@ -50,7 +50,25 @@ def open_run(path: Path) -> Run:
 
 def open_runs(paths: Sequence[Path]) -> dict[str, Run]:
     """Load runs by the names that tell them apart."""
-    folders = [run_folder(path) for path in paths]
+    return _open_folders([run_folder(path) for path in paths])
+
+
+def open_runs_with_capsules(paths: Sequence[Path]) -> dict[str, Run]:
+    """Load runs as `open_runs`; of a comparison that recommends a CNN, its best network with capsules."""
+    folders = []
+    for path in paths:
+        folder = run_folder(path)
+        if folder != path and (capsules := read_json(path / "comparison.json")["capsules"]) is not None:
+            if path / str(capsules) != folder:
+                warn_once(
+                    f"CNN {path}", f"{path} recommends a CNN; the page shows its best capsule network, {capsules}"
+                )
+            folder = path / str(capsules)
+        folders.append(folder)
+    return _open_folders(folders)
+
+
+def _open_folders(folders: Sequence[Path]) -> dict[str, Run]:
     return dict(zip(run_names(folders), map(open_run, folders), strict=True))
 
 

@@ -74,12 +74,19 @@ class Comparison:
             "chosen": "the run of this network with the lowest validation error",
         }
 
+    @property
+    def capsules(self) -> Path | None:
+        """The run folder whose capsules a page shows: of the recommended network, or else of the best with capsules."""
+        best = [self.decision.recommended, *self.decision.finalists]
+        return next((each.best_run for each in best if each is not None and each.family == "capsules"), None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return every number of the report, and what it was measured with; differences as proportions."""
         plan, run = self.plan, self.recommended_run
         return {
             "recommended": None if run is None else run["path"],
             "recommended_run": run,
+            "capsules": None if self.capsules is None else self.capsules.relative_to(plan.folder).as_posix(),
             "decision": self.decision.to_dict(),
             "networks": [self._network(network) for network in self.decision.networks],
             "diverged": list(self.left_out),

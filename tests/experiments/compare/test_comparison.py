@@ -13,7 +13,9 @@ from capsella.data.splits import read_split_file
 from capsella.experiments import runner
 from capsella.experiments.compare import ComparisonOptions, compare, make_plan
 from capsella.experiments.fit import read_test_predictions
+from capsella.models import CapsuleClassifier
 from capsella.training import TrainingDivergedError, load_run
+from capsella.training.trained import open_runs_with_capsules
 from tests.experiments.compare.conftest import write_images
 from tests.experiments.compare.made import FLAGS, NETWORKS, call, fixed_speed
 from tests.pictures import write_empty
@@ -68,6 +70,11 @@ class TestDone:
         assert run.model.name == PRETRAINED
         assert run.model.calibration is not None
         assert sum(values["recommended_run"]["images"].values()) == 36
+
+    def test_pages_show_its_capsule_network(self, done):
+        ((folder, run),) = open_runs_with_capsules([done]).items()
+        assert read(done)["capsules"] == f"runs/{folder}"
+        assert isinstance(run.model, CapsuleClassifier)
 
     def test_every_label_is_ranked(self, done):
         rows = rows_of(done / "label_errors.csv")
