@@ -61,7 +61,7 @@ def open_runs_with_capsules(paths: Sequence[Path]) -> dict[str, Run]:
         if folder != path and (capsules := read_json(path / "comparison.json")["capsules"]) is not None:
             if path / str(capsules) != folder:
                 warn_once(
-                    f"CNN {path}", f"{path} recommends a CNN; the page shows its best capsule network, {capsules}"
+                    f"CNN {path}", f"{path} recommends a CNN; the page shows the best capsule network"
                 )
             folder = path / str(capsules)
         folders.append(folder)
