@@ -223,7 +223,7 @@ def _attack_all(records: Mapping[str, _Record], images: ImageSet, options: Attac
                 generator = torch.Generator().manual_seed(mixed_seed(options.seed, number, place, *at))
                 return {"steps": options.steps, "restarts": options.restarts, "generator": generator}
 
-            record.zeros.append((margin_gradient(model, x, y) == 0).flatten(1).double().mean(1).cpu())
+            record.zeros.append((margin_gradient(model, x, y) == 0).flatten(1).cpu().double().mean(1))
             for at, epsilon in enumerate(options.epsilons):
                 worst = pgd(model, x, y, epsilon, **search(at, 0))
                 record.judge(("FGSM", None, epsilon), fgsm(model, x, y, epsilon), labels)

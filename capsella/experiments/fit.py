@@ -92,10 +92,10 @@ def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> Fit
     values["splits"] = splits
     evaluation = evaluate(run.model, splits.test, progress=progress)
     files.write("test", evaluation.to_dict())
-    files.write("result", result(run, evaluation, splits.name))
     if evaluation.labels.ndim == 1:
         write_test_predictions(run, evaluation)
     page = _write_report(run, splits, evaluation) if report else None
+    files.write("result", result(run, evaluation, splits.name))  # last: with it, the run counts as tested
     return FittedRun(**values, evaluation=evaluation, report=page)
 
 

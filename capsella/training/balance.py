@@ -61,13 +61,13 @@ def epoch_rows(recipe: Recipe, images: LabelledImages, generator: torch.Generato
     """Return the rows of the training images in the order of an epoch."""
     if recipe.balance == "sampling":
         if "domain" in images.metadata:
-            return balanced_order(_classes_of_domains(images), recipe.epoch_images, generator, math.inf)
+            return balanced_order(classes_of_domains(images), recipe.epoch_images, generator, math.inf)
         return balanced_order(images.labels, recipe.epoch_images, generator)
     return epoch_order(len(images), recipe.epoch_images, generator)
 
 
-def _classes_of_domains(images: LabelledImages) -> Int64[Tensor, " n"]:
-    """Return a number for each class of each domain. All are drawn equally often, however few images one has.
+def classes_of_domains(images: LabelledImages) -> Int64[Tensor, " n"]:
+    """Return each image's index of its (class, domain) pair; all pairs are drawn equally often, however rare.
 
     Otherwise the domain would predict the class: if one laboratory has more neutrophils, its colours would mean
     neutrophil.
@@ -100,7 +100,7 @@ def log_prior_shift(recipe: Recipe, images: LabelledImages) -> tuple[float, ...]
     counts = list(images.counts().values())
     drawn = even_shares(counts)
     if recipe.balance == "sampling" and "domain" in images.metadata:
-        pairs = _classes_of_domains(images)
+        pairs = classes_of_domains(images)
         equal = 1 / len(pairs.unique())
         drawn = [equal * len(pairs[images.labels == label].unique()) for label in range(len(counts))]
     return tuple(math.log(count / sum(counts) / share) for count, share in zip(counts, drawn, strict=True))

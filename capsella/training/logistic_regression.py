@@ -15,6 +15,7 @@ from capsella.errors import check_argument
 from capsella.models import ImageClassifier
 from capsella.models.backbones import Backbone
 from capsella.models.inference import inference
+from capsella.training.balance import classes_of_domains
 from capsella.training.config import Balance
 
 INVERSE_STRENGTHS = tuple(10.0**power for power in range(-5, 1))  # scikit-learn's C
@@ -87,6 +88,10 @@ def _features(model: ImageClassifier, images: ImageSet, batch_size: int) -> Floa
 
 
 def _weights(images: ImageSet, balance: Balance) -> Float[np.ndarray, " n"]:
+    if balance == "sampling" and "domain" in images.metadata:
+        pairs = classes_of_domains(images)
+        drawn = pairs.bincount()
+        return (len(pairs) / (len(drawn) * drawn[pairs])).numpy()
     counts = list(images.counts().values())
     shares = [count / sum(counts) for count in counts] if balance == "none" else even_shares(counts)
     factors = np.array([share * sum(counts) / count for share, count in zip(shares, counts, strict=True)])

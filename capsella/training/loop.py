@@ -243,6 +243,8 @@ class Trainer:
         """Fit the head of a frozen backbone in place of an epoch of steps."""
         started, images = time.monotonic(), len(self.splits.train)
         fit = fit_head(self.model, self.splits.train, self.recipe.balance, self.recipe.batch_size)
+        if self.average is not None:
+            self.average.module.load_state_dict(self.model.state_dict())
         self._add(images=images, errors=fit.errors, seconds=time.monotonic() - started)
         self._add(total=fit.loss * images, classification=fit.loss * images, reconstruction=0.0)
         self.progress.batch, self.progress.step, self.progress.images = 1, self.steps, images

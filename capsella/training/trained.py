@@ -60,9 +60,7 @@ def open_runs_with_capsules(paths: Sequence[Path]) -> dict[str, Run]:
         folder = run_folder(path)
         if folder != path and (capsules := read_json(path / "comparison.json")["capsules"]) is not None:
             if path / str(capsules) != folder:
-                warn_once(
-                    f"CNN {path}", f"{path} recommends a CNN; the page shows the best capsule network"
-                )
+                warn_once(f"CNN {path}", f"{path} recommends a CNN; the page shows the best capsule network")
             folder = path / str(capsules)
         folders.append(folder)
     return _open_folders(folders)

@@ -107,7 +107,8 @@ def text(values: "BaseDistribution") -> str:
     if choices := getattr(values, "choices", None):
         return ", ".join(map(str, choices))
     low, high, log = values.low, values.high, values.log  # type: ignore[attr-defined]
-    return f"{low:g} to {high:g}{', logarithmic' if log else ''}"
+    step = getattr(values, "step", None) or 1
+    return f"{low:g} to {high:g}{', logarithmic' if log else ''}{f', in steps of {step:g}' if step != 1 else ''}"
 
 
 def _size(values: "BaseDistribution") -> float:

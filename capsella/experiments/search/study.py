@@ -139,6 +139,8 @@ def open_search(
         ValueError: too few minutes, or more than one device.
     """
     check_installed("a search", "search", "optuna")
+    from optuna.distributions import distribution_to_json
+
     check_argument(compute.devices == 1, "be 1: run the search again for a second process", devices=compute.devices)
     if recipe.stop_at_error is not None and recipe.stop_on == "test":
         raise CapsellaError("a search never looks at test images: set --stop-on validation")
@@ -156,7 +158,7 @@ def open_search(
         study = _open_study(folder, options)
         settings = {
             "recipe": recipe.complete().to_dict(),
-            "space": space.to_dict(),
+            "space": {path: distribution_to_json(values) for path, values in space.fields.items()},
             "objectives": options.objectives,
             "limits": options.limits,
             "seeds": options.seeds,
