@@ -1,4 +1,4 @@
-"""Versions, processor and threads that belong to a measured number."""
+"""Software versions and hardware, recorded with every measurement."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def environment() -> dict[str, str | int]:
 
 
 def hardware(made_with: Mapping[str, Any]) -> str:
-    """Return the GPU, or else threads and processor, from what `environment` returned.
+    """Return the GPU's name, or without a GPU the threads and the processor, from what `environment` returned.
 
     >>> hardware({"gpu": "none", "threads": 1, "cpu": "abacus"}), hardware({"gpu": "loom"})
     ('1 thread, abacus', 'loom')
@@ -42,17 +42,17 @@ def hardware(made_with: Mapping[str, Any]) -> str:
 
 
 def machine(made_with: Mapping[str, Any]) -> str:
-    """Return processor, threads and GPU, for a list of facts."""
+    """Return the processor, threads and GPU as one text."""
     return f"{made_with['cpu']}, {pluralize(made_with['threads'], 'thread')}; GPU: {made_with['gpu']}"
 
 
 def versions(made_with: Mapping[str, Any]) -> str:
-    """Return the versions of this package and PyTorch, for a list of facts."""
+    """Return the versions of capsella and PyTorch as one text."""
     return f"capsella {made_with['capsella']}, torch {made_with['torch']}"
 
 
 def processor() -> str:
-    """Return the processor's name, which Linux has only in /proc/cpuinfo."""
+    """Return the processor's name; Linux reports it only in /proc/cpuinfo."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -62,7 +62,7 @@ def processor() -> str:
 
 
 def free_memory() -> int | None:
-    """Return the bytes of memory available without swapping; None on other systems than Linux."""
+    """Return the bytes of memory available without swapping; None on systems other than Linux."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -71,7 +71,7 @@ def free_memory() -> int | None:
 
 
 def _commit() -> str:
-    """Return the commit of this source tree, with "+" if files differ from it, or "unknown"."""
+    """Return the commit of this source tree, followed by "+" if tracked files have changed, or "unknown"."""
     root = Path(__file__).parents[1]
     if not (root / ".git").exists():
         return "unknown"

@@ -31,7 +31,7 @@ class ArgumentError(ValueError):
 
 
 class BusyError(CapsellaError):
-    """Another process has what this one needs."""
+    """Another process holds the lock that this one needs."""
 
 
 class NoMemoryError(CapsellaError):
@@ -40,7 +40,7 @@ class NoMemoryError(CapsellaError):
 
 @contextmanager
 def memory_errors(what: object) -> Iterator[None]:
-    """Raise `NoMemoryError`, which begins with `what`, in place of the errors of Python and PyTorch."""
+    """Turn out-of-memory errors of Python and PyTorch into a `NoMemoryError` whose message begins with `what`."""
     try:
         yield
     except Exception as error:
@@ -53,7 +53,7 @@ def memory_errors(what: object) -> Iterator[None]:
 
 
 class CapsellaWarning(UserWarning):
-    """A warning that says what to do. The command line prints it as one line."""
+    """A warning that tells the user what to do. The command line prints it as one line."""
 
 
 _warned: set[str] = set()
@@ -68,7 +68,7 @@ def warn_once(reason: str, text: str) -> None:
 
 @contextmanager
 def errors_of(what: object) -> Iterator[None]:
-    """Raise `CapsellaError`, which begins with `what`, in place of a `ValueError` or `CapsellaError`."""
+    """Turn a `ValueError` or `CapsellaError` into a `CapsellaError` whose message begins with `what`."""
     try:
         yield
     except (ValueError, CapsellaError) as error:
@@ -76,18 +76,18 @@ def errors_of(what: object) -> Iterator[None]:
 
 
 def check_installed(what: str, extra: str, *packages: str, otherwise: str = "") -> None:
-    """Raise `CapsellaError` with the pip command if packages of an extra, which `what` needs, are missing."""
+    """Raise `CapsellaError` with the pip command if `what` needs packages of an extra that are not installed."""
     if missing := [package for package in packages if find_spec(package) is None]:
         raise CapsellaError(f"{what} needs {', '.join(missing)}: pip install 'capsella[{extra}]'{otherwise}")
 
 
 def check_argument(holds: bool, rule: str, **got: object) -> None:
-    """Check that an argument, or a field of options, keeps its rule.
+    """Check that an argument, or a field of options, follows a rule.
 
     Args:
-        holds: False raises `ArgumentError`.
+        holds: whether it does; False raises `ArgumentError`.
         rule: the end of the sentence "NAME: must …".
-        got: the argument by its name, or several if the rule is about their combination.
+        got: the argument, as NAME=value; several if the rule is about their combination.
 
     >>> check_argument(0 < 3 < 2, "be between 0 and 2", size=3)
     Traceback (most recent call last):
@@ -100,7 +100,7 @@ def check_argument(holds: bool, rule: str, **got: object) -> None:
 
 
 def check_minimum(minimum: float, **numbers: float | None) -> None:
-    """Check that each number but None is at least `minimum`; the ArgumentError names the first that is not."""
+    """Check that each number is None or at least `minimum`; the ArgumentError names the first that is neither."""
     for name, number in numbers.items():
         check_argument(number is None or number >= minimum, f"be at least {minimum}", **{name: number})
 
@@ -112,28 +112,28 @@ def not_negative(**numbers: float) -> None:
 
 
 def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:
-    """Check the types of values that were read against a dataclass or a function.
+    """Check values, e.g. from a JSON file, against the type annotations of a dataclass or function.
 
-    Other names and `Literal` types, which the dataclass checks itself, are skipped.
+    Names without an annotation are skipped, and so are `Literal` types, which dataclasses check themselves.
 
     Args:
         kind: the dataclass or function.
-        values: by name.
+        values: the values, by name.
         group: a prefix for names in errors.
 
     Raises:
-        ArgumentError: a value is of another type.
+        ArgumentError: a value has another type.
 
     >>> def train(epochs: int): ...
     >>> check_types(train, {"epochs": "2"})
     Traceback (most recent call last):
     capsella.errors.ArgumentError: epochs: must be of type int, got '2'
     """
-    from typeguard import CollectionCheckStrategy, TypeCheckError, check_type  # not with the package: it would delay it
+    from typeguard import CollectionCheckStrategy, TypeCheckError, check_type  # slow to import
 
     try:
         hints = get_type_hints(kind)
-    except NameError:  # of an import for type checkers alone
+    except NameError:  # an annotation is imported for type checkers only
         return
     for name, value in values.items():
         hint = hints.get(name, Any)
@@ -142,7 +142,7 @@ def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:
             continue
         try:
             check_type(value, hint, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
-            fits = not (isinstance(value, bool) and hint in (int, float))  # which Python takes for numbers
+            fits = not (isinstance(value, bool) and hint in (int, float))  # in Python, a bool is an int
         except TypeCheckError:
             fits = False
         if not fits:
@@ -155,7 +155,7 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str | None =
 
 
 def near_names(name: str, known: Iterable[str], where: str | None = None) -> str:
-    """Return the nearest names as a hint; without any, `where` to find them, or all of them.
+    """Return a hint with the nearest names; if none is near, with `where` to find them, or with all of them.
 
     >>> near_names("--epoch", ["--epochs", "--seed"]), near_names("x", ["a", "b"])
     ('did you mean --epochs?', 'known: a, b')

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, by a temporary name beside the target; and locks: one process at a time."""
+"""Atomic writes, through a temporary file beside the target; and locks that admit one process at a time."""
 
 import contextlib
 import csv
@@ -24,7 +24,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write(temporary_path)` and rename the result to `path`; on any failure `path` keeps its old content.
 
-    A symbolic link stays, and its target is written.
+    A symbolic link is kept, and the file that it points to is replaced.
 
     Raises:
         CapsellaError: the disk is full or a quota is reached, or nothing can be written at `path`.
@@ -35,7 +35,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise CapsellaError(f"{path}: is a device or a pipe, which a file would replace; name a file")
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    # Process numbers are not enough: on machines that share the folder, each container's may be 1.
+    # Process IDs are not unique: in containers that share the folder, each process may have the ID 1.
     temporary = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         write(temporary)
@@ -53,7 +53,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def _named(path: Path, written: Path | None = None) -> Iterator[None]:
-    """Name the path in the system's refusal to write it, or `written`, its temporary file."""
+    """Raise `CapsellaError` with `path` if the system refuses to write it or `written`, its temporary file."""
     try:
         yield
     except OSError as error:
@@ -64,12 +64,12 @@ def _named(path: Path, written: Path | None = None) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text whole or not at all."""
+    """Write UTF-8 text atomically."""
     write_whole(path, lambda temporary: temporary.write_text(text, "utf-8", "surrogateescape"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON whole or not at all; raise `ValueError` for NaN and infinity, which JSON lacks."""
+    """Write indented JSON atomically; raise `ValueError` for NaN and infinity, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
@@ -82,14 +82,14 @@ def read_json(path: Path) -> Any:
 
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Write a CSV table with a line of column names, whole or not at all."""
+    """Write a CSV table with a line of column names, atomically."""
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([columns, *rows])
     write_text(path, table.getvalue())
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return True for ENOSPC and EDQUOT, also if a library raised an error of its own from it or with its text."""
+    """Return True for ENOSPC and EDQUOT, and for a library's error that was raised from one or repeats its text."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -102,10 +102,10 @@ def is_disk_full(error: BaseException | None) -> bool:
 def lock(file: IO[Any], busy: str) -> None:
     """Lock an open file for this process until it is closed; the system unlocks it however the process ends.
 
-    On a file system without locks only warn.
+    A file system without locks only causes a warning.
 
     Raises:
-        BusyError: another process holds the lock; with the text `busy`.
+        BusyError: another process holds the lock; its message is `busy`.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,23 +114,23 @@ def lock(file: IO[Any], busy: str) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        warn_once("no locks", f"{file.name}: this file system has no locks; see that no two processes write there")
+        warn_once("no locks", f"{file.name}: this file system has no locks; make sure no two processes write there")
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path, wait: float = 0.0, every: float = 0.2) -> Iterator[None]:
-    """Be the only process that works in a folder, which is created if necessary.
+    """Lock a folder, which is created if necessary, for the length of a block.
 
-    The file .lock in it holds the process's number and is removed at the end, as are folders created for it that stay
+    The file `.lock` in the folder holds the process ID. At the end it is removed, and so are created folders that are
     empty. The lock of a killed process is taken over.
 
     Args:
-        folder: to be locked.
-        wait: seconds to wait for another process.
+        folder: the folder to lock.
+        wait: seconds to wait for another process to finish.
         every: seconds between attempts.
 
     Raises:
-        BusyError: another process works there.
+        BusyError: another process still holds the lock.
     """
     until = time.monotonic() + wait
     with contextlib.ExitStack() as stack:
@@ -152,7 +152,7 @@ def _alone_now(folder: Path) -> Iterator[None]:
         with _made(path) as file:
             file.seek(0)
             lock(file, f"{folder}: capsella is at work there already ({file.read() or 'another process'}); {_WAIT}")
-            if not _is_at(file, path):  # its last owner removed it before this lock held
+            if not _is_at(file, path):  # the previous owner removed the file before this process locked it
                 continue
             file.truncate(0)
             file.write(f"process {os.getpid()}")
@@ -168,7 +168,7 @@ def _alone_now(folder: Path) -> Iterator[None]:
 
 
 def _made(path: Path) -> IO[Any]:
-    """Open a file, created with its folders; try again if another process removes these because they are empty."""
+    """Open a file, creating it and its folders; try again if another process removes the empty folders."""
     for _ in range(9):
         with contextlib.suppress(FileNotFoundError), _named(path.parent, path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Options of how image files become pixels, which data, networks and exported files share. Needs no PyTorch."""
+"""Preprocessing options that data, networks and exported files share. Needs no PyTorch."""
 
 import math
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from capsella.errors import ArgumentError, check_argument
 # (low, high): the values that become 0 and 255; values outside are clipped.
 ValueRange = tuple[float, float]
 
-# How an image of other proportions than the network's fits in: its ends are cropped, the rest is padded, or it is
-# squashed.
+# How an image whose aspect ratio differs from the network's is fitted: crop its ends, pad the missing area, or squash
+# the image.
 Fit = Literal["crop", "pad", "squash"]
 
-# A microscope's image is shown whole, cut to its stained cell, or cut and with its stain matched.
+# What a network sees of a microscope image: all, a crop of the stained cell, or that crop with a normalised stain.
 Cells = Literal["whole", "cut", "matched"]
 
 
@@ -26,13 +26,13 @@ def check_range(value_range: ValueRange | None) -> None:
 
 
 def check_cells(cells: str) -> None:
-    """Raise `ValueError` for anything but a `Cells`."""
+    """Raise `ValueError` unless `cells` is one of `Cells`."""
     if cells not in get_args(Cells):
         raise ArgumentError("cells", f"be {' or '.join(get_args(Cells))}", cells)
 
 
 def check_fit(fit: str) -> None:
-    """Raise `ValueError` for anything but a `Fit`."""
+    """Raise `ValueError` unless `fit` is one of `Fit`."""
     if fit not in get_args(Fit):
         raise ArgumentError("fit", f"be {' or '.join(get_args(Fit))}", fit)
 
@@ -42,9 +42,9 @@ class CellCut:
     """Options for cutting out the stained cell of an image.
 
     Attributes:
-        matched: its stain is matched, too.
-        radius: of the laboratory's typical nucleus, in pixels of its files, above 0; None uses the radius of each
-            nucleus, so that all have the same size.
+        matched: whether the stain is normalised, too.
+        radius: radius of the laboratory's typical nucleus, in pixels of its image files, above 0. None uses the radius
+            of each image's own nucleus, so that all nuclei get the same size.
     """
 
     matched: bool
@@ -74,7 +74,7 @@ class Preprocessing:
         channels: 1 for grey, 3 for RGB; None keeps the channels.
         value_range: the values that become 0 and 255 in files of more than 8 bits per channel.
         cut: how the stained cell is cropped; needs a size.
-        fit: how an image of other proportions fits into `size`, unless a cell is cropped.
+        fit: how an image of another aspect ratio is fitted into `size`, unless a cell is cropped.
     """
 
     size: tuple[int, int] | None = None

@@ -12,7 +12,7 @@ def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
     """Return a `__getattr__` for a package: it imports a name when it is first asked for.
 
     The names are those that `__init__.py` imports under `if TYPE_CHECKING:`, where type checkers and readers see them.
-    No name may be that of a module of the package, which would hide it once the module is imported.
+    No name may equal that of a submodule, which would hide it once imported.
 
     Args:
         package: its `__name__`.

@@ -1,4 +1,4 @@
-"""Plug-ins: Python files of yours that register a routing, a network or a recipe."""
+"""Plug-ins: your own Python files that register a routing, a network or a recipe."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capsella.errors import CapsellaError
 
-VARIABLE = "CAPSELLA_PLUGIN"  # names a plug-in for commands without the flag --plugin
+VARIABLE = "CAPSELLA_PLUGIN"  # environment variable: the plug-in of commands without the flag --plugin
 
 
 def load_plugin(path: Path) -> None:
@@ -26,7 +26,7 @@ def load_plugin(path: Path) -> None:
             return
         raise CapsellaError(f"{path}: a module named {path.stem} is loaded already; rename the file")
     module = module_from_spec(spec)
-    sys.modules[path.stem] = module  # annotations of its dataclasses are resolved here
+    sys.modules[path.stem] = module  # where dataclasses look up their annotations
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # any mistake in the user's file

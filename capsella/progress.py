@@ -1,4 +1,4 @@
-"""Progress bars with the time left, on terminals only: in files and pipes they are blank lines."""
+"""Progress bars with the time left, on terminals only: in files and pipes they would be blank lines."""
 
 from collections.abc import Iterable
 from typing import TypeVar

@@ -14,39 +14,39 @@ from typing import Any
 from capsella.errors import CapsellaError, check_argument, check_installed, check_minimum, pluralize
 from capsella.version import __version__
 
-RETRIES = 5  # of work whose worker died
+RETRIES = 5  # how often a task is retried after its worker died
 _SHARED_VARIABLES = ("CAPSELLA_DATA",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """Options of the cluster that computes tasks.
+    """Options for computing on a Ray cluster.
 
     Raises:
         ValueError: a field is outside its range.
     """
 
     on: str | None = None
-    """Compute on a Ray cluster: `ray` is the one that this machine is part of, or else a new one of this machine alone;
-    ray://HOST:10001 is any other. All its machines must share the working folder. Default: in this process."""
+    """Compute on a Ray cluster: `ray` joins the cluster of this machine, or else starts one on this machine alone;
+    ray://HOST:10001 joins any other. All machines must share the working folder. Default: compute in this process."""
     cpus: int = 1
-    """With --on: cores, and threads, of each run or worker."""
+    """With --on: CPU cores (and threads) of each run or worker."""
     gpus: float | None = None
-    """With --on: GPUs of each run; half a GPU is 0.5. Default: 1 where the cluster has any. `predict` takes none."""
+    """With --on: GPUs of each run; half a GPU is 0.5. Default: 1 if the cluster has any. `predict` uses none."""
 
     def __post_init__(self) -> None:
         fits = self.on is None or self.on == "ray" or self.is_outside
-        check_argument(fits, "be `ray`, or an address as ray://HOST:10001", on=self.on)
+        check_argument(fits, "be `ray` or an address such as ray://HOST:10001", on=self.on)
         check_minimum(1, cpus=self.cpus)
         gpus = self.gpus or 0.0
         can_be_shared = 0 <= gpus <= 1 or (1 < gpus < math.inf and gpus == int(gpus))
-        check_argument(can_be_shared, "be a part of one GPU, or a whole number of them", gpus=self.gpus)
+        check_argument(can_be_shared, "be a fraction of one GPU or a whole number of GPUs", gpus=self.gpus)
         alone = self.on is None and (self.cpus, self.gpus) != (1, None)
-        check_argument(not alone, "come with --on", cpus=self.cpus, gpus=self.gpus)
+        check_argument(not alone, "be set only together with --on", cpus=self.cpus, gpus=self.gpus)
 
     @property
     def is_outside(self) -> bool:
-        """True for a cluster that this process is no part of, reached by Ray's client."""
+        """True for a cluster that is reached through Ray Client, because this machine is not part of it."""
         return self.on is not None and self.on.startswith("ray://")
 
 
@@ -60,7 +60,7 @@ def current_cluster() -> ClusterOptions | None:
 
 @contextmanager
 def ray_session(options: ClusterOptions) -> Iterator[None]:
-    """Join a cluster for a block, and leave it, which ends its tasks. Without `on` do nothing.
+    """Join a cluster for the length of a block; leaving it ends its tasks. Without `on`, do nothing.
 
     Raises:
         CapsellaError: Ray is missing, or the cluster does not answer.
@@ -75,7 +75,7 @@ def ray_session(options: ClusterOptions) -> Iterator[None]:
     try:
         ray.init(None if options.on == "ray" else options.on, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        ray.util.client.ray.disconnect()  # else every later call would ask a client that is none
+        ray.util.client.ray.disconnect()  # otherwise later calls would use the client that failed to connect
         raise CapsellaError(f"{options.on}: the Ray cluster does not answer: {error}") from error
     token = _joined.set(options)
     try:
@@ -86,7 +86,7 @@ def ray_session(options: ClusterOptions) -> Iterator[None]:
 
 
 def resources(options: ClusterOptions, accelerator: str = "auto") -> dict[str, float]:
-    """Return the resources of each run or worker, by Ray's names."""
+    """Return the resources of each run or worker, as Ray's keyword arguments."""
     import ray
 
     gpus = options.gpus
@@ -96,7 +96,7 @@ def resources(options: ClusterOptions, accelerator: str = "auto") -> dict[str, f
 
 
 def capacity(each: dict[str, float]) -> int:
-    """Return how many runs or workers fit into the cluster now."""
+    """Return how many runs or workers with the resources `each` fit into the cluster now."""
     import ray
 
     there = ray.cluster_resources()
@@ -118,7 +118,7 @@ def capacity_warning(each: dict[str, float]) -> str | None:
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """Folder, variables, threads, modules and version that a worker shares with this process."""
+    """The folder, environment variables, threads, modules and version that a worker takes over from this process."""
 
     folder: str
     variables: dict[str, str]
@@ -128,14 +128,14 @@ class WorkerEnvironment:
 
     @classmethod
     def here(cls, each: dict[str, float], modules: tuple[str, ...] = ()) -> "WorkerEnvironment":
-        """Return the environment of this process for a worker with the `resources` `each`."""
+        """Return the environment of this process, for a worker with the resources `each`."""
         variables = {name: os.environ[name] for name in _SHARED_VARIABLES if name in os.environ}
         if not each["num_gpus"]:
-            variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves all of them to a worker that asked for none
+            variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray shows all GPUs to a worker that asked for none
         return cls(os.getcwd(), variables, int(each["num_cpus"]), modules)
 
     def apply(self) -> None:
-        """Set the folder, the variables and the threads of a worker, and import the modules.
+        """Set the folder, variables and threads of this worker, and import the modules.
 
         Raises:
             CapsellaError: the folder or a module is not there, or another version of capsella is installed.
@@ -161,9 +161,9 @@ def worker_error(what: str, error: Exception) -> CapsellaError:
     """Return the error for a task that failed, or whose worker died too often or did not start."""
     import ray
 
-    if isinstance(error, ray.exceptions.RayTaskError):  # what the work raised: its worker lives
+    if isinstance(error, ray.exceptions.RayTaskError):  # the task itself raised an error; its worker is alive
         cause = error.cause
-        if not isinstance(cause, ray.exceptions.RayActorError):  # of a worker that the work itself had asked
+        if not isinstance(cause, ray.exceptions.RayActorError):  # not from another worker that the task called
             return CapsellaError(f"{what}: {type(cause).__name__}: {cause}")
         error = cause
     first, *_ = str(error).strip().splitlines() or [type(error).__name__]
@@ -173,7 +173,7 @@ def worker_error(what: str, error: Exception) -> CapsellaError:
 
 
 def ray_errors() -> Any:
-    """Return the class of Ray's errors, which `worker_error` tells apart."""
+    """Return the base class of Ray's errors, to catch them for `worker_error`."""
     import ray
 
     return ray.exceptions.RayError

@@ -1,10 +1,10 @@
-"""Seeds for generators of PyTorch; the CPU's uses only the lower 32 bits."""
+"""Seeds for PyTorch's generators; the one for the CPU uses only the lower 32 bits."""
 
 import numpy as np
 
 
 def mixed_seed(*numbers: int) -> int:
-    """Return a seed of 64 bits, of which every bit depends on every number; numbers are at least 0.
+    """Return a 64-bit seed of which every bit depends on every number. Numbers must not be negative.
 
     A sum of shifted numbers would not do: PyTorch's generator for the CPU drops the upper half.
 

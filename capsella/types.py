@@ -10,7 +10,7 @@ from capsella.errors import ArgumentError
 
 
 def check_children(children: "Capsules", types: int, pose: int) -> None:
-    """Raise `ValueError` unless a layer's children have these numbers of types and pose elements."""
+    """Raise `ValueError` unless the child capsules have `types` capsule types of `pose` elements each."""
     if (came := tuple(children.poses.shape[3:])) != (types, pose):
         raise ArgumentError("children", f"have the layer's {types} types of {pose} pose elements", came)
 
@@ -22,9 +22,9 @@ def check_finite(activations: Tensor) -> None:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return `x` in float32, or in float64 if it is: routing sums thousands of small votes, squashing divides by them.
+    """Return `x` in float32, or unchanged if it is in float64, because routing sums thousands of small votes.
 
-    So a model in half precision computes its capsules in float32, and a model in float64 stays exact.
+    A model in half precision thus computes its capsules in float32, and a model in float64 stays exact.
     """
     return x if x.dtype == torch.float64 else x.float()
 
@@ -64,8 +64,8 @@ class Output(NamedTuple):
         activations: [b classes], in [0, 1]; the largest is the prediction.
         capsules: the class capsules [b 1 1 classes d], or None for a CNN.
         reconstruction: [b channels height width] in [0, 1], or None for a model without a decoder. For two labels per
-            image [b 2 channels height width], an image from the capsule of each.
-        logits: [b classes], or None; cross-entropy is computed from them if given, instead of the activations.
+            image: [b 2 channels height width], a reconstruction from the capsule of each label.
+        logits: [b classes], or None; if given, cross-entropy is computed from them instead of the activations.
     """
 
     activations: Float[Tensor, "b classes"]

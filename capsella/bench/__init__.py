@@ -1,6 +1,6 @@
 """Speed of networks on this machine: one image in every backend, and batches in training."""
 
-from capsella.bench.backends import BACKENDS, MAKERS, Bench, Subject, UnavailableError, bench, bench_networks
+from capsella.bench.backends import BACKENDS, MAKERS, Bench, TimedNetwork, UnavailableError, bench, bench_networks
 from capsella.bench.stopwatch import (
     Latency,
     Throughput,

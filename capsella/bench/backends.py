@@ -45,16 +45,16 @@ BACKENDS = {
     "openvino": "OpenVINO",
 }
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-Subject = tuple[ImageClassifier, ImageSet, str]  # a network, the images that it is timed on, and what these are
+TimedNetwork = tuple[ImageClassifier, ImageSet, str]  # a network, images to time it on, and a description of them
 
 
 class UnavailableError(Exception):
-    """A backend cannot run here; the message is the reason."""
+    """A backend cannot run this network on this machine; the message is the reason."""
 
 
 @dataclass
 class Bench:
-    """Measurements of a network, by backend.
+    """The measurements of a network, by backend.
 
     differences: largest difference from eager's activations. unavailable: reason why a backend did not run.
     """
@@ -67,7 +67,7 @@ class Bench:
     unavailable: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON; times in milliseconds."""
+        """Return the measurements, ready for JSON; latencies in milliseconds."""
         rows = {
             name: {
                 "latency_ms": asdict(latency),
@@ -108,7 +108,7 @@ def bench(
     Args:
         model: any registered network.
         images: training images; int8 calibrates on them, and all backends are timed on them.
-        backends: names of `BACKENDS`. Those that cannot run here or differ from eager are listed with the reason.
+        backends: names of `BACKENDS`. Those that cannot run or differ from eager are in `unavailable`, with the reason.
         threads: threads of each backend; default: as many as PyTorch has.
         calls: single-image calls of each backend.
         max_seconds: stops the calls of a backend early, as in `latencies` and `best_throughput`.
@@ -143,7 +143,7 @@ def bench(
 
 
 def bench_networks(
-    networks: Mapping[str, Callable[[], Subject]],
+    networks: Mapping[str, Callable[[], TimedNetwork]],
     settings: Mapping[str, Any],
     *,
     command: str,
@@ -151,18 +151,18 @@ def bench_networks(
     console: Console | None = None,
     show: Callable[[Bench, str], None] = lambda result, images: None,
 ) -> dict[str, Any]:
-    """Measure each network with `bench`, and return the content of `out`.
+    """Measure each network with `bench`, and return what is written to `out`.
 
     Args:
-        networks: functions that make the networks, by name; one network is in memory at a time.
+        networks: functions that load the networks, by name; one network is in memory at a time.
         settings: keyword arguments of `bench`, the same for all.
-        command: the command line that makes the file.
+        command: the command line, recorded in the file.
         out: JSON file, written after each network.
         console: shows a line for each network, with the time left.
-        show: called with each result and what its images are.
+        show: called with each result and the description of its images.
 
     Raises:
-        ArgumentError: no networks; from `bench`.
+        ArgumentError: no networks, or as `bench`.
     """
     if not networks:
         raise ArgumentError("networks", "hold at least one", None)
@@ -237,7 +237,7 @@ def _optimized(model: ImageClassifier, images: ImageSet, folder: Path) -> Activa
 
 
 def _predicting(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    """Predict with OOD detection, which takes a second pass, or the decoder."""
+    """Run like `capsella predict`, with OOD detection, which needs a second pass or the decoder."""
     detector = model.ood_detector
     if detector is None:
         raise UnavailableError("the network has no OOD detector; without it, this is the backend `packed`")
@@ -263,7 +263,7 @@ def _compiled(model: ImageClassifier, images: ImageSet, folder: Path) -> Activat
 
 
 def _onnx_file(model: ImageClassifier, folder: Path) -> Path:
-    """Write the float32 file that three backends share."""
+    """Write the float32 ONNX file that three backends share, unless it exists; return its path."""
     _check_packages("onnx", "onnxscript")
     path = folder / "float32.onnx"
     if not path.exists():
@@ -311,7 +311,7 @@ MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
 
 @contextlib.contextmanager
 def _threads(number: int | None) -> Iterator[int]:
-    """Run PyTorch, and all that asks it, on this many threads."""
+    """Set PyTorch's threads, whose number the other backends copy, for the length of a block."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(number or before)

@@ -18,15 +18,15 @@ from capsella.models.inference import inference
 
 MIN_CALLS = 100  # fewer have no 99th percentile
 BLOCK = 10  # calls of one step in a row, where latencies are measured
-# Untimed calls before each block bring weights back into the caches. They also outlast the threads of the step before,
-# which wait for more work on the same cores for some milliseconds.
+# Untimed calls before each block bring weights back into the caches. They also outlast the threads of the previous
+# step, which wait on the same cores for more work for some milliseconds.
 WARM_UP = 3
 MAX_ROUNDS = 1000
 CPU = torch.device("cpu")
 
 
 class Timing(NamedTuple):
-    """Seconds of a step over `rounds` calls."""
+    """The time of a step in seconds, over `rounds` calls."""
 
     median: float
     shortest: float
@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of single calls: percentiles over `calls`, interpolated linearly between neighbours.
+    """Percentiles of the time of single calls in milliseconds, interpolated linearly. calls: number of calls.
 
     p99: None for fewer than 100 calls.
     """
@@ -87,12 +87,12 @@ def time_in_turns(
     """Time steps in turn, A…A B…B A…A …, so that a busy moment of the machine affects all of them.
 
     Args:
-        steps: functions without arguments. Each has been called before: compilation is not timed.
-        rounds: rounds at least.
+        steps: functions without arguments. Call each before, so that compilation is not timed.
+        rounds: minimum number of rounds.
         block: timed calls of each step in a round.
         warm_up: untimed calls before each block.
         min_seconds: go on until this many seconds have passed, for up to 1,000 rounds.
-        max_seconds: a step has no more blocks once its timed calls took this long.
+        max_seconds: a step is skipped once its timed calls have taken this long.
         device: device that the steps compute on.
 
     Returns:
@@ -101,7 +101,7 @@ def time_in_turns(
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     enabled = gc.isenabled()
-    gc.disable()  # a collection comes at a moment of its own, and would be the 99th percentile of one step
+    gc.disable()  # a garbage collection during one step would set its 99th percentile
     try:
         start = time.perf_counter()
         for done in range(max(rounds, MAX_ROUNDS)):
@@ -142,7 +142,7 @@ def latencies(
 
     Args:
         steps: see `time_in_turns`.
-        calls: timed calls of each, rounded up to whole blocks.
+        calls: timed calls of each step, rounded up to whole blocks.
         warm_up: untimed calls before each block.
         max_seconds: a step whose timed calls took this long may have fewer calls.
 

@@ -7,15 +7,15 @@ from typing import Any, Literal
 
 import torch
 
-from capsella.bench.backends import Subject
+from capsella.bench.backends import TimedNetwork
 from capsella.data import ImageSet, load_data, single_images
 from capsella.errors import ArgumentError, check_argument, near_names
 from capsella.models import CapsuleClassifier, ImageClassifier, create_model, list_models, model_function
 from capsella.training.trained import open_network
 
 
-def networks_of(words: Sequence[str]) -> list[str]:
-    """Return every run and model once, in the order given; a word may be a pattern of models."""
+def network_names(words: Sequence[str]) -> list[str]:
+    """Return run folders and model names, each once, in the order given; a word may be a pattern of model names."""
     names: list[str] = []
     for word in words:
         found = [word] if Path(word).is_dir() else list_models(word)
@@ -26,8 +26,8 @@ def networks_of(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def with_images(name: str) -> Subject:
-    """Return a network with training images of its run, or with random images."""
+def load_with_images(name: str) -> TimedNetwork:
+    """Load a run with its training images, or create a model with random ones; return a description of these, too."""
     source = "random images"
     if Path(name).is_dir():
         model, run = open_network(Path(name))
@@ -50,9 +50,9 @@ def with_decoders(
     """Return each network with its decoder, without it, or both.
 
     Args:
-        names: as `networks_of` returns them.
-        decoder: which of the two.
-        options: of models, e.g. image_size; for runs empty.
+        names: as `network_names` returns them.
+        decoder: which versions to return.
+        options: arguments of `create_model`, e.g. image_size; empty for runs.
     """
     made: dict[str, ImageClassifier] = {}
     for name in names:
@@ -65,7 +65,7 @@ def with_decoders(
 
 
 def _decoding(name: str, has: bool, options: dict[str, Any]) -> ImageClassifier | None:
-    """Return the network with or without a decoder; None for one without that should have one."""
+    """Return the network with or without a decoder; None if it should have one but cannot."""
     if not Path(name).is_dir():
         if "reconstruction" in inspect.signature(model_function(name)).parameters:
             return create_model(name, **options, reconstruction=has)
@@ -74,6 +74,6 @@ def _decoding(name: str, has: bool, options: dict[str, Any]) -> ImageClassifier 
     model, _ = open_network(Path(name))
     if isinstance(model, CapsuleClassifier) and model.has_decoder:
         if not has:
-            model.decoder = None  # it was loaded for this
+            model.decoder = None  # the network was loaded only for this
         return model
     return None if has else model

@@ -19,7 +19,7 @@ WARM_UP = 2  # untimed calls: memory is allocated, kernels are compiled or chose
 
 @dataclass(frozen=True)
 class ExecutionTime:
-    """Seconds of a batch through one network. backward: with loss and gradients, else only the forward pass."""
+    """The time of a batch in one network, in seconds. backward: with loss and gradients, else only the forward pass."""
 
     network: str
     decoder: bool
@@ -31,7 +31,7 @@ class ExecutionTime:
 
     @property
     def case(self) -> tuple[int, bool]:
-        """Batch size and pass."""
+        """The batch size, and whether the backward pass is included."""
         return self.batch, self.backward
 
 
@@ -39,7 +39,7 @@ class ExecutionTime:
 class ExecutionTimes:
     """The times of several networks on one device.
 
-    threads: threads of the processor that PyTorch used. base: the network that the others are compared with.
+    threads: CPU threads that PyTorch used. base: the network that the others are compared with.
     """
 
     device: str
@@ -48,7 +48,7 @@ class ExecutionTimes:
     rows: tuple[ExecutionTime, ...]
 
     def ratio(self, row: ExecutionTime) -> float:
-        """Return how many times as long as the base network a row takes."""
+        """Return a row's median time divided by that of the base network."""
         (base,) = (other for other in self.rows if (other.network, other.case) == (self.base, row.case))
         return row.timing.median / base.timing.median
 
@@ -92,7 +92,7 @@ def execution_times(
 ) -> ExecutionTimes:
     """Time networks in turn on random images: forward, and forward with loss and backward, at each batch size.
 
-    Forslöv 2018, Table 5, has batch 5 and both passes together; an instrument has batch 1 and only the forward pass.
+    Forslöv 2018, Table 5, times both passes together at batch 5; an instrument only runs the forward pass at batch 1.
     The forward pass runs as predictions do, optimised for inference and without gradients, with the decoder if there is
     one. The backward pass follows the margin loss, or cross-entropy for a network with logits; the optimizer's step is
     not timed.
@@ -132,7 +132,7 @@ def execution_times(
 
 
 def _warm_step(network: ImageClassifier, batch: int, backward: bool, device: torch.device) -> Callable[[], object]:
-    """Return a function that runs one pass, after the first calls."""
+    """Return a function that runs one pass, after `WARM_UP` calls of it."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, network.channels, *network.image_size, generator=generator).to(device)
     labels = torch.randint(len(network.classes), (batch,), generator=generator).to(device)

@@ -69,9 +69,9 @@ def run(arguments: list[str]) -> None:
     import torch
 
     from capsella.bench import BACKENDS, bench_networks, execution_times
-    from capsella.bench.subjects import networks_of, with_decoders, with_images
+    from capsella.bench.subjects import load_with_images, network_names, with_decoders
 
-    names = networks_of(options.networks)
+    names = network_names(options.networks)
     if options.training:
         torch.set_num_threads(options.threads or torch.get_num_threads())
         sizes = {"image_size": options.size, "channels": options.channels, "classes": options.classes}
@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> None:
     else:
         backends, threads = options.backends or tuple(BACKENDS), options.threads or torch.get_num_threads()
         values = bench_networks(
-            {name: partial(with_images, name) for name in names},
+            {name: partial(load_with_images, name) for name in names},
             {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
             command=shlex.join(["capsella", "bench", *arguments]),
             out=options.out,

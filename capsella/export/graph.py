@@ -18,7 +18,7 @@ from capsella.routing.backends import Backend
 from capsella.uncertainty import FALSE_POSITIVE_RATE, Calibration, OODDetector, is_fitted_to
 from capsella.version import __version__
 
-KEY = "capsella"  # of the description in a file
+KEY = "capsella"  # metadata key of the description in a file
 
 
 Output = Literal["activations", "probabilities", "ood_score", "reconstruction"]
@@ -33,7 +33,7 @@ OUTPUTS: dict[Output, str] = {
 
 
 class Exportable(nn.Module):
-    """A network from images to some outputs.
+    """A network that maps images to a tuple of chosen outputs.
 
     Raises:
         ArgumentError: an output that the network does not have.
@@ -50,7 +50,7 @@ class Exportable(nn.Module):
         self.model = model if "reconstruction" in outputs else without_unused_decoder(model, detector)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs in their order."""
+        """Return the outputs, in the order of `outputs`."""
         found: dict[str, Tensor | None] = {}
         if "ood_score" in self.outputs and self.model.ood_detector is not None:
             output, scores = predict_with_scores(self.model, images, self.model.ood_detector)
@@ -64,7 +64,7 @@ class Exportable(nn.Module):
 
 
 def fitted_outputs(model: ImageClassifier) -> tuple[Output, ...]:
-    """Return activations, and the probabilities and the OOD score that were fitted to the weights."""
+    """Return which outputs to export: activations, and probabilities and OOD score if fitted to the current weights."""
     outputs: list[Output] = ["activations"]
     fits: dict[Output, Calibration | OODDetector | None] = {"probabilities": model.calibration}
     if model.ood_detector is not None and model.ood_detector.supports(FALSE_POSITIVE_RATE):
@@ -89,14 +89,16 @@ def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
     return model
 
 
-def traced(model: ImageClassifier, backend: Backend, outputs: Sequence[Output] = ("activations",)) -> ExportedProgram:
+def export_program(
+    model: ImageClassifier, backend: Backend, outputs: Sequence[Output] = ("activations",)
+) -> ExportedProgram:
     """Export a model with `torch.export` for any number of images, its routing unrolled into operators of `backend`.
 
     Raises:
         ArgumentError: a routing with random couplings.
     """
     module = Exportable(with_backend(model, backend), outputs)
-    # Two images, since torch.export takes a batch size of one for a constant.
+    # Two images, since torch.export treats a batch size of one as a constant.
     images = torch.zeros(2, model.channels, *model.image_size)
     with torch.no_grad():
         program = torch.export.export(module, (images,), dynamic_shapes={"images": {0: Dim("batch")}}, strict=False)
@@ -118,7 +120,7 @@ def operators(program: ExportedProgram) -> set[str]:
 
 
 def _form(model: ImageClassifier) -> list[str]:
-    """Return how an image gets its size and colours, in the order of `capsella.data.reading.to_tensor`."""
+    """Return the steps that set an image's size and colours, in the order of `capsella.data.reading.to_tensor`."""
     colours = "convert to the colours above"
     if model.cut is None:
         steps = {
@@ -142,8 +144,8 @@ def _deep_values(model: ImageClassifier) -> str:
 def describe_model(model: ImageClassifier, outputs: Sequence[Output], **more: Any) -> dict[str, Any]:
     """Describe a network for JSON: classes, preprocessing, outputs and thresholds, with `more` entries at the end.
 
-    Cropping of the network itself and standardising are in the file. Programs must do the rest: read an image, crop it
-    to the aspect ratio, resize it, convert its colours, and scale its values.
+    The network's own cropping and standardisation are part of the exported file. Programs must do the rest: read an
+    image, crop it to the aspect ratio, resize it, convert its colours, and scale its values.
     """
     height, width = model.image_size
     detector = model.ood_detector if "ood_score" in outputs else None

@@ -1,4 +1,4 @@
-"""Image files that programs tend to read otherwise than they are stored, to compare two readers on."""
+"""Image files that programs tend to misread, to compare two readers on."""
 
 import io
 import struct
@@ -13,11 +13,11 @@ _WIDTH, _HEIGHT = 53, 37
 
 
 def write_odd_files(folder: Path, brightest: int = 65535) -> list[Path]:
-    """Write small images of every mode, depth and orientation, and some that no reader may take; return their files.
+    """Write small images of every mode, depth and orientation, and some that a reader must reject; return their paths.
 
     Args:
-        folder: a new one.
-        brightest: largest value of the files of more than 8 bits.
+        folder: the folder to create.
+        brightest: largest pixel value in files of more than 8 bits.
     """
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -77,13 +77,13 @@ def write_odd_files(folder: Path, brightest: int = 65535) -> list[Path]:
 
 
 def _swapped_profile() -> bytes:
-    """Return an sRGB profile whose red and blue have changed places."""
+    """Return an sRGB profile with red and blue swapped."""
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     return profile.replace(b"rXYZ", b"\0tmp").replace(b"bXYZ", b"rXYZ").replace(b"\0tmp", b"bXYZ")
 
 
 def _png(rows: np.ndarray, width: int, bits: int, colours: int, *more: tuple[bytes, bytes]) -> bytes:
-    """Return a PNG file, of forms that Pillow does not write."""
+    """Return the bytes of a PNG file in a format that Pillow does not write."""
     header = struct.pack(">IIBBBBB", width, len(rows), bits, colours, 0, 0, 0)
     body = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
     file = io.BytesIO(b"\x89PNG\r\n\x1a\n")

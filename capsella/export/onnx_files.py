@@ -19,12 +19,12 @@ import torch
 from capsella.data.batching import batches
 from capsella.data.images import ImageSet
 from capsella.errors import ArgumentError, CapsellaError, check_installed
-from capsella.export.graph import KEY, Output, describe_model, traced
+from capsella.export.graph import KEY, Output, describe_model, export_program
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
 
 OPSET = 18  # the oldest that PyTorch writes without converting, so that old runtimes read it
-INT8_OPERATORS = ("Conv", "Gemm", "MatMul")  # of the products of matrices, only those of dense layers
+INT8_OPERATORS = ("Conv", "Gemm", "MatMul")  # MatMul only in dense layers
 
 
 def write_onnx(
@@ -34,7 +34,7 @@ def write_onnx(
     outputs: Sequence[Output] = ("activations",),
     facts: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write a network as ONNX in float32: images [batch c h w] → activations [batch classes], and more.
+    """Write a network as ONNX in float32: images [batch c h w] → activations [batch classes] and further outputs.
 
     The routing comes from the eager backend, since no runtime but PyTorch has the native kernels.
 
@@ -53,7 +53,7 @@ def write_onnx(
     """
     check_installed("an ONNX file", "export", "onnx", "onnxscript")
 
-    proto = converted(traced(model, "eager", outputs), ["images"], list(outputs)).model_proto
+    proto = converted(export_program(model, "eager", outputs), ["images"], list(outputs)).model_proto
     _name_batch(proto)
     _accept_no_images(proto)
     opset = {entry.domain: entry.version for entry in proto.opset_import}[""]
@@ -97,11 +97,11 @@ def write_int8(source: str | Path, path: str | Path, images: ImageSet, descripti
 
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder, "prepared.onnx")
-        # Symbolic inference is for transformers' shapes; ONNX's own knows all of these.
+        # Symbolic shape inference is meant for transformers; ONNX's own finds all shapes here.
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         graph = onnx.load(str(prepared)).graph
         weights = {weight.name: weight for weight in graph.initializer}
-        with _only_errors():  # it warns that the file was not prepared, even if it was
+        with _only_errors():  # ONNX Runtime warns that the file was not prepared, even if it was
             quantization.quantize_static(
                 str(prepared),
                 str(path),
@@ -134,8 +134,8 @@ def _is_layer(node: Any, weights: Mapping[str, Any]) -> bool:
 def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> torch.onnx.ONNXProgram:
     """Convert a graph to ONNX with names for its inputs and outputs, and with the optimisations that are safe here.
 
-    The exporter's rewriting takes a number below 1e-8 for zero, and so the 1e-12 in ‖s‖² + 1e-12: a capsule of length
-    zero, which is common after a ReLU, would divide zero by zero.
+    PyTorch's exporter would round numbers below 1e-8 to zero, such as the 1e-12 in ‖s‖² + 1e-12. A capsule of length
+    zero, which is common after a ReLU, would then divide zero by zero.
     """
     from onnxscript import optimizer
 
@@ -155,7 +155,7 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
         assert program is not None  # dynamo=True returns it
         optimizer.fold_constants(program.model)
         optimizer.remove_unused_nodes(program.model)
-    # Stack traces name folders of this machine, and are half of a small file.
+    # Stack traces name folders of this machine, and take up half of a small file.
     main = program.model.graph
     values = [value for node in main.all_nodes() for value in node.outputs]
     parts: list[Any] = [main, *main.all_nodes(), *main.initializers.values(), *main.inputs, *values]
@@ -185,10 +185,10 @@ def _name_batch(proto: Any) -> None:
 
 
 def _accept_no_images(proto: Any) -> None:
-    """Compute an empty batch as one of one black image, and cut its outputs off.
+    """Let the graph compute an empty batch as one black image, and drop its outputs.
 
-    Some versions of ONNX Runtime, 1.31.1 for one, end the process at an empty batch. For others, this only copies the
-    images.
+    Some versions of ONNX Runtime, 1.31.1 for one, end the process at an empty batch. Images of other batches are only
+    copied.
     """
     from onnx import TensorProto, helper
 
@@ -219,7 +219,7 @@ def _accept_no_images(proto: Any) -> None:
 
 
 def _save(proto: Any, path: str | Path, description: dict[str, Any]) -> None:
-    """Check and save a model with its description."""
+    """Add the description to a model, and check and save it."""
     import onnx
 
     onnx.helper.set_model_props(proto, {KEY: json.dumps(description)})
@@ -229,7 +229,7 @@ def _save(proto: Any, path: str | Path, description: dict[str, Any]) -> None:
 
 @contextmanager
 def _only_errors(name: str | None = None) -> Iterator[None]:
-    """Hide what a logger, by default the root, says below errors: it is for developers of the library."""
+    """Hide a logger's messages below errors, by default those of the root logger, for the length of a block."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -245,7 +245,7 @@ def load_onnx(path: str | Path, threads: int | None = None, output: str = "activ
     Args:
         path: the file.
         threads: default: as many as PyTorch has.
-        output: one of those that the file has.
+        output: name of the output that the function returns.
 
     Raises:
         CapsellaError: ONNX Runtime is not installed, or cannot read the file.

@@ -27,7 +27,7 @@ Others = Mapping[Output, Callable[[Tensor], Tensor]]  # the other outputs of a f
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Limits. difference: of any activation. flips: per cent of images with another class. probability: of any.
+    """The limits of a `Parity`. flips: in per cent of the images. probability: largest difference of any probability.
 
     Raises:
         ArgumentError: a number below 0.
@@ -47,7 +47,7 @@ TOLERANCES: dict[Precision, Tolerance] = {
     "float32": Tolerance(difference=1e-4, flips=0.0, probability=1e-4),
     "int8": Tolerance(difference=0.1, flips=1.0),
 }
-# With votes in bfloat16, a difference in float32's last bit can become one in the last of bfloat16's eight.
+# With votes in bfloat16, a difference in float32's last bit can become one in the last of bfloat16's eight bits.
 BFLOAT16_VOTES = Tolerance(difference=1e-2, flips=0.5, probability=1e-2)
 
 
@@ -60,13 +60,13 @@ def default_tolerance(model: ImageClassifier, precision: Precision) -> Tolerance
 
 @dataclass(frozen=True)
 class Parity:
-    """An exported network beside the one in PyTorch on labelled images.
+    """The differences between an exported network and the original in PyTorch, on labelled images.
 
-    images: their number. difference: the largest of any activation. flips: images with another class.
+    images: number of images. difference: the largest of any activation. flips: images with another predicted class.
     error, exported_error: per cent of images that PyTorch and the exported network classify wrong.
-    drawn: the largest difference of any pixel of the reconstructions, over images with the same class in both; None
-    without reconstructions. probability: the largest difference of any probability; None without a calibration.
-    ood_flips: images with another outcome of the OOD check; None without one.
+    pixel_difference: the largest of any reconstructed pixel, over images with the same predicted class; None without
+    reconstructions. probability: the largest difference of any probability; None without a calibration.
+    ood_flips: images with another outcome of the OOD check; None without an OOD detector.
     """
 
     images: int
@@ -75,14 +75,14 @@ class Parity:
     error: float
     exported_error: float
     tolerance: Tolerance
-    drawn: float | None = None
+    pixel_difference: float | None = None
     probability: float | None = None
     ood_flips: int | None = None
 
     @property
     def holds(self) -> bool:
-        """True if all are within the tolerance; pixels have that of activations, the OOD check that of classes."""
-        largest, flips = max(self.difference, self.drawn or 0.0), max(self.flips, self.ood_flips or 0)
+        """True if all are within the tolerance; pixels share the limit of activations, OOD outcomes that of classes."""
+        largest, flips = max(self.difference, self.pixel_difference or 0.0), max(self.flips, self.ood_flips or 0)
         is_near = largest <= self.tolerance.difference and (self.probability or 0.0) <= self.tolerance.probability
         return is_near and 100 * flips <= self.tolerance.flips * self.images
 
@@ -91,10 +91,11 @@ class Parity:
         return {**asdict(self), "holds": self.holds}
 
     def __str__(self) -> str:
-        drawn = "" if self.drawn is None else f"largest pixel difference of reconstructions {self.drawn:.2g}, "
-        drawn += "" if self.probability is None else f"largest probability difference {self.probability:.2g}, "
+        pixels = self.pixel_difference
+        more = "" if pixels is None else f"largest pixel difference of reconstructions {pixels:.2g}, "
+        more += "" if self.probability is None else f"largest probability difference {self.probability:.2g}, "
         return (
-            f"largest activation difference {self.difference:.2g} (at most {self.tolerance.difference:g}), {drawn}"
+            f"largest activation difference {self.difference:.2g} (at most {self.tolerance.difference:g}), {more}"
             f"{'' if self.ood_flips is None else f'other OOD outcome for {self.ood_flips}, '}"
             f"other label for {self.flips} of {self.images} images (at most {self.tolerance.flips:g} %), "
             f"error {self.error:.2f} % in PyTorch and {self.exported_error:.2f} % exported"
@@ -113,11 +114,11 @@ def compare(
 
     Args:
         model: the trained network, in PyTorch.
-        exported: activations by the exported network.
+        exported: function from images to the exported network's activations.
         images: at the size of the network.
-        tolerance: of the parity.
-        batch_size: of the rest.
-        others: other outputs of the exported network.
+        tolerance: limits to store in the result; see `check_parity`.
+        batch_size: batch size of all images but the first.
+        others: functions from images to its other outputs, by name.
 
     Raises:
         ArgumentError: no images, or of another size.
@@ -139,10 +140,10 @@ def compare(
     pairs = {name: (torch.cat(ours[name]), torch.cat(theirs[name])) for name in ours}
     (a, b), labels = pairs["activations"], images.labels
     alike = a.argmax(1) == b.argmax(1)  # otherwise they reconstruct from different capsules
-    drawn = None
+    pixel_difference = None
     if "reconstruction" in pairs and alike.any():
         expected, output = pairs["reconstruction"]
-        drawn = float((output - expected)[alike].abs().max())
+        pixel_difference = float((output - expected)[alike].abs().max())
     ood_flips = None
     if "ood_score" in pairs and model.ood_detector is not None:
         threshold = model.ood_detector.threshold(FALSE_POSITIVE_RATE)
@@ -155,7 +156,7 @@ def compare(
         error=100 * float((a.argmax(1) != labels).double().mean()),
         exported_error=100 * float((b.argmax(1) != labels).double().mean()),
         tolerance=tolerance,
-        drawn=drawn,
+        pixel_difference=pixel_difference,
         probability=_largest(*pairs["probabilities"]) if "probabilities" in pairs else None,
         ood_flips=ood_flips,
     )

@@ -1,4 +1,4 @@
-"""Classify images as `capsella predict` does, without it: python predict.py IMAGES OR FOLDERS > table.csv."""
+"""Classify images like `capsella predict`, without capsella: python predict.py IMAGES OR FOLDERS > table.csv."""
 
 import csv
 import io
@@ -15,11 +15,11 @@ from capsella.data.framing import fit_image
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
 BITS, WHITE, PLANES, SIGN = 258, 262, 284, 339  # tags of TIFF files
-OTHER_ORDER = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": "RGB;16B"}  # of bytes; here N is L
+OTHER_ORDER = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": "RGB;16B"}  # of bytes; N is the machine's, here L
 
 
 def read_image(path: str | Path, about: dict) -> np.ndarray:
-    """Read an image file as the network takes it, [channels height width], 0 to 255; `about` is model.json."""
+    """Read an image file into the network's format, [channels height width], 0 to 255; `about` is model.json."""
     content = Path(path).read_bytes()
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         refuse(image.width * image.height > 80e6, "more than 80 million pixels")
@@ -43,7 +43,7 @@ def read_image(path: str | Path, about: dict) -> np.ndarray:
 
 
 def refuse(holds: object, reason: str) -> None:
-    """Raise `ValueError` if something holds."""
+    """Raise `ValueError` with the reason if a condition holds."""
     if holds:
         raise ValueError(f"cannot be read: {reason}")
 
@@ -55,7 +55,7 @@ def tag(image: Image.Image, number: int) -> float | None:
 
 
 def raw(tile: tuple) -> tuple:
-    """Return how a file stores pixels, in Pillow's terms, and more."""
+    """Return the arguments of Pillow's decoder: how a file stores pixels, e.g. RGB;16B, and more."""
     return tile.args if isinstance(tile.args, tuple) and tile.args else (tile.args,)
 
 
@@ -68,7 +68,7 @@ def is_deep(image: Image.Image) -> bool:
 
 
 def read_deep(content: bytes, value_range: list | None) -> Image.Image:
-    """Read a file of more than 8 bits per channel, and convert its values by the range of the training images."""
+    """Read a file of more than 8 bits per channel, and scale its values from `value_range` to 0..255."""
     refuse(value_range is None, "more than 8 bits per channel; this network was trained on 8")
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         colour = not image.mode.startswith(("I", "F"))
@@ -77,7 +77,7 @@ def read_deep(content: bytes, value_range: list | None) -> Image.Image:
         refuse(image.has_transparency_data or tag(image, WHITE) == 0, "16 bits and transparency, or white as 0")
         values = np.asarray(ImageOps.exif_transpose(image))
         if image.mode == "I" and tag(image, BITS) == 32 and tag(image, SIGN) in (None, 1):
-            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow takes all for signed
+            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow reads all as signed
     if colour:  # Pillow keeps the upper byte of each channel; in the other order of bytes, the lower one
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             image.tile = [tile._replace(args=(OTHER_ORDER[raw(tile)[0]], *raw(tile)[1:])) for tile in image.tile]
@@ -109,7 +109,7 @@ def in_srgb(image: Image.Image) -> Image.Image:
 
 
 class Network:
-    """The network of a folder; `threads` 0 takes all cores."""
+    """The network of an exported folder; 0 `threads` use all cores."""
 
     def __init__(self, folder: Path = Path(__file__).parent, threads: int = 0) -> None:
         self.about, options = json.loads((folder / "model.json").read_bytes()), onnxruntime.SessionOptions()
@@ -117,7 +117,7 @@ class Network:
         self.session = onnxruntime.InferenceSession(folder / "model.onnx", options, ["CPUExecutionProvider"])
 
     def predict(self, path: str | Path) -> dict:
-        """Return a row of the table; after a training with balanced classes, another class may be more probable."""
+        """Return a row of the table. After training with balanced classes, another class may be more probable."""
         images, names = read_image(path, self.about)[None].astype(np.float32) / 255, self.session.get_outputs()
         found = {names[k].name: array[0] for k, array in enumerate(self.session.run(None, {"images": images}))}
         classes, best = self.about["classes"], int(found["activations"].argmax())

@@ -10,7 +10,7 @@ import torch
 
 from capsella import _native
 from capsella.errors import CapsellaError
-from capsella.export.graph import KEY, Output, describe_model, operators, traced
+from capsella.export.graph import KEY, Output, describe_model, export_program, operators
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
 
@@ -27,7 +27,7 @@ def write_pt2(
     The routing calls the native kernels if `backend="auto"` would; then `description["routing"]` is "native". A program
     must read such a file with `load_pt2`, which registers the kernels. Raises as `write_onnx`.
     """
-    program = traced(model, "auto", outputs)
+    program = export_program(model, "auto", outputs)
     fused = sorted(name for name in operators(program) if name.startswith("capsella."))
     description = describe_model(
         model,
@@ -53,7 +53,7 @@ def load_pt2(path: str | Path, output: Output = "activations") -> tuple[Activati
 
     Args:
         path: the file.
-        output: one of those that the file has.
+        output: name of the output that the function returns.
 
     Raises:
         CapsellaError: the file cannot be read, or calls native kernels that are not built here.

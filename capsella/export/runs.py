@@ -1,4 +1,4 @@
-"""Export a run: with its own test images, or with those of the domain that it was adapted to."""
+"""Export a run, checked on its own test images or on those of the domain that it was adapted to."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from capsella.data import FolderData, Splits, load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation.domain import ADAPTED, adapted_images
 from capsella.export.parity import Precision, Tolerance, default_tolerance
-from capsella.export.ship import CheckedOn, Exported, Format, export_model
+from capsella.export.ship import Exported, ExportImages, Format, export_model
 from capsella.training import Run, load_splits
 
 
@@ -58,12 +58,12 @@ def export_run(
     )
 
 
-def _images(run: Run, say: Callable[[str], object]) -> tuple[Splits | CheckedOn, dict[str, str]]:
+def _images(run: Run, say: Callable[[str], object]) -> tuple[Splits | ExportImages, dict[str, str]]:
     """Return the images to check on, and entries about them for the description."""
     if run.adapted is not None:
         domain = run.adapted["laboratory"]
         try:
-            images = CheckedOn(*adapted_images(run, run.adapted))
+            images = ExportImages(*adapted_images(run, run.adapted))
         except CapsellaError as error:
             raise CapsellaError(
                 f"{run.folder} was adapted to {domain}, whose images check the file: {error}"
@@ -76,6 +76,6 @@ def _images(run: Run, say: Callable[[str], object]) -> tuple[Splits | CheckedOn,
         try:
             splits = load_data(replace(run.recipe.data, skip_broken=True))
         except CapsellaError:
-            raise error from None  # which says where they were
+            raise error from None  # the first error names the missing images
         say(f"the errors below say nothing about new images: {error}")
         return splits, {"images": "not those of the training: the errors say nothing about new images"}

@@ -45,12 +45,12 @@ from capsella.models import ImageClassifier
 Format = Literal["onnx", "pt2"]
 FORMATS = ("onnx", "pt2")
 CALIBRATION_IMAGES = 256
-TIMED = 20  # images
+TIMED = 20  # images on which predict.py is timed
 PREDICT, FRAMING = Path(__file__).with_name("predict.py"), Path(framing.__file__)
 
 
-class CheckedOn(NamedTuple):
-    """Images to calibrate and compare a file on, other than the splits of a training."""
+class ExportImages(NamedTuple):
+    """Images to calibrate and compare an exported file on, in place of the splits of a run."""
 
     train: ImageSet
     test: ImageSet
@@ -58,10 +58,10 @@ class CheckedOn(NamedTuple):
 
 @dataclass(frozen=True)
 class FileCheck:
-    """predict.py of an exported folder beside capsella.
+    """The result of comparing the predict.py of an exported folder with capsella.
 
-    files: that both read equally, among them odd ones. milliseconds: median time of an image file on one core, with
-    reading it.
+    files: number of image files that both read equally, including those of `write_odd_files`. milliseconds: median time
+    to read and classify an image file on one core.
     """
 
     files: int
@@ -70,9 +70,9 @@ class FileCheck:
 
 @dataclass(frozen=True)
 class Exported:
-    """A folder, the description in its model.json, and how it compares with PyTorch.
+    """An exported folder, the description in its model.json, and its comparison with PyTorch.
 
-    files: None without predict.py.
+    files: the check of predict.py; None if the folder has none.
     """
 
     path: Path
@@ -83,7 +83,7 @@ class Exported:
 
 def export_model(
     model: ImageClassifier,
-    images: Splits | CheckedOn,
+    images: Splits | ExportImages,
     folder: str | Path,
     *,
     format: Format = "onnx",
@@ -97,17 +97,17 @@ def export_model(
 
     Args:
         model: a trained network.
-        images: images that `model` was trained on. int8 calibrates on training images, test images are compared.
-        folder: written only if it passes.
+        images: splits that `model` was trained with. int8 calibrates on training images; test images are compared.
+        folder: the folder; written only if the comparison passes.
         format: "onnx", or "pt2" for `torch.export` with the native kernels.
         precision: "float32", or "int8" for ONNX.
         reconstruction: include the decoder.
         tolerance: limits of differences; default: `default_tolerance`.
-        files: of the test images; predict.py must read them as capsella does.
+        files: image files of the test images; predict.py must read them as capsella does.
         facts: more entries for the description.
 
     Raises:
-        ArgumentError: an unknown format or precision, or one that the format lacks; a run's folder.
+        ArgumentError: an unknown format or precision, or one that the format lacks; `folder` holds a run.
         CapsellaError: the check fails; an extra is not installed.
     """
     _check(format, precision)
@@ -115,7 +115,7 @@ def export_model(
     check_argument(not (folder / "config.json").exists(), "be a folder of its own, without a run", out=str(folder))
     train, test = (single_images(part, "exports") for part in (images.train, images.test))
     outputs = fitted_outputs(model)
-    if precision == "int8":  # its matrices would be quantised, too
+    if precision == "int8":  # the detector's matrices would be quantised, too
         outputs = tuple(name for name in outputs if name != "ood_score")
     outputs = (*outputs, "reconstruction") if reconstruction else outputs
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def _check_files(model: ImageClassifier, folder: Path, test: ImageSet, files: Se
     """Check that predict.py reads image files as capsella does, and time it.
 
     Raises:
-        CapsellaError: it does not.
+        CapsellaError: predict.py reads a file differently.
     """
     from capsella.export import predict
 
@@ -190,7 +190,7 @@ def _check_files(model: ImageClassifier, folder: Path, test: ImageSet, files: Se
             expected, found = _attempt(ours, file), _attempt(lambda path: predict.read_image(path, about), file)
             are_equal = expected is found if expected is None or found is None else np.array_equal(expected, found)
             if not are_equal:
-                raise CapsellaError(f"{PREDICT.name} reads {file.name} otherwise than capsella")
+                raise CapsellaError(f"{PREDICT.name} reads {file.name} differently from capsella")
         network = predict.Network(folder, threads=1)
         timed, seconds = list(files[:TIMED]) or _saved(test, Path(temporary)), []
         for file in timed:

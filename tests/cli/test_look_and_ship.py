@@ -108,7 +108,7 @@ class TestBench:
             pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
             return model, ImageSet(pixels, torch.zeros(5, dtype=torch.long), model.classes), "random images"
 
-        monkeypatch.setattr("capsella.bench.subjects.with_images", tiny)
+        monkeypatch.setattr("capsella.bench.subjects.load_with_images", tiny)
         out, names = tmp_path / "b.json", ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
         words = ["bench", *names, "--backends", "eager", "--calls", 100, "--seconds", 0.3, "--out", out]
         assert cli(*words, "--threads", 1).code == 130

@@ -79,7 +79,7 @@ def test_reconstructions_are_compared_where_classes_agree():
         others = {"reconstruction": drawn}
         parity = compare(DRAWING, shifted(0.02), IMAGES, Tolerance(limit, 100.0), others=others)
         assert parity.flips == 1
-        assert parity.drawn == pytest.approx(0.05, abs=1e-6)
+        assert parity.pixel_difference == pytest.approx(0.05, abs=1e-6)
         assert parity.holds == (limit > 0.05)
 
 
