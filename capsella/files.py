@@ -151,7 +151,7 @@ def _alone_now(folder: Path) -> Iterator[None]:
     while True:
         with _made(path) as file:
             file.seek(0)
-            lock(file, f"{folder}: capsella is at work there already ({file.read() or 'another process'}); {_WAIT}")
+            lock(file, f"{folder}: capsella is already working there ({file.read() or 'another process'}); {_WAIT}")
             if not _is_at(file, path):  # the previous owner removed the file before this process locked it
                 continue
             file.truncate(0)

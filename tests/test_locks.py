@@ -35,7 +35,7 @@ def test_another_process_is_named_and_kept_out(holder, tmp_path):
     with pytest.raises(CapsellaError) as raised, alone_in(tmp_path / "run"):
         pass
     assert str(raised.value) == (
-        f"{tmp_path / 'run'}: capsella is at work there already (process {holder.pid}); "
+        f"{tmp_path / 'run'}: capsella is already working there (process {holder.pid}); "
         "wait for its end, or choose another folder"
     )
 

@@ -1,4 +1,4 @@
-"""Images: the named public sets, one's own, and how they are split."""
+"""Image data: public data sets by name, your own images, and their splits."""
 
 from typing import TYPE_CHECKING
 

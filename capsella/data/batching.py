@@ -11,7 +11,7 @@ from capsella.data.splits import LabelledImages
 from capsella.errors import check_minimum
 
 # An image of a rare class is drawn at most this many times as often as in a pass over all images. With more, the
-# network would learn a handful of images by heart.
+# network would memorise a handful of images.
 MOST_REPEATS = 5
 
 
@@ -24,13 +24,13 @@ def batches(
 ) -> Iterator[Batch]:
     """Yield (images [b c h w] in [0, 1], labels [b], None); the last batch holds what is left over.
 
-    Of pairs: (images, labels [b 2], parts [b 2 c h w] in [0, 1]).
+    For pairs: (images, labels [b 2], parts [b 2 c h w] in [0, 1]).
 
     Args:
         images: the set.
-        size: images a batch.
+        size: images per batch.
         order: indices of the images to take, in this order; None takes all as they are.
-        device: where the batches go, or None for where the images are; bytes are moved and scaled there.
+        device: device of the batches, or None for that of the images; bytes are moved there and then scaled.
 
     Raises:
         ValueError: `size` is below 1.
@@ -51,9 +51,9 @@ def _batches(
 
 
 def epoch_batches(order: Int64[Tensor, " k"], size: int, devices: int = 1) -> list[Int64[Tensor, " b"]]:
-    """Divide an epoch's indices into batches; a rest of fewer than two images per device joins the last batch.
+    """Divide an epoch's indices into batches; a remainder of fewer than two images per device joins the last one.
 
-    Batch norm behind maps of one pixel cannot take a single image, and no device may be left without images.
+    Batch norm of 1×1 feature maps fails for a single image, and every device needs an image.
 
     >>> [len(batch) for batch in epoch_batches(torch.arange(9), 4)]
     [4, 5]
@@ -65,7 +65,7 @@ def epoch_batches(order: Int64[Tensor, " k"], size: int, devices: int = 1) -> li
 
 
 def evenly(number: int, most: int) -> Int64[Tensor, " k"]:
-    """Return at most `most` of `number` indices, evenly spread, because sets are often sorted by class.
+    """Return at most `most` of the indices below `number`, evenly spread, because sets are often sorted by class.
 
     >>> evenly(5, 3).tolist(), evenly(2, 3).tolist()
     ([0, 2, 4], [0, 1])
@@ -81,9 +81,10 @@ def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> 
 
 
 def even_shares(counts: Sequence[int], most_repeats: float = MOST_REPEATS) -> list[float]:
-    """Return the fraction of draws for each class: even, but no image more than `most_repeats` times as often as usual.
+    """Return the fraction of draws for each class: even, unless an image would be drawn too often.
 
-    What a small class does not use is divided evenly among the others.
+    No image is drawn more than `most_repeats` times as often as in a pass over all images. The other classes share
+    evenly what a small class does not use.
 
     >>> [round(share, 3) for share in even_shares([160, 80, 10])]
     [0.4, 0.4, 0.2]
@@ -103,9 +104,9 @@ def balanced_order(
     generator: torch.Generator,
     most_repeats: float = MOST_REPEATS,
 ) -> Int64[Tensor, " k"]:
-    """Return the indices of an epoch with the fractions of `even_shares` for the classes, in random order.
+    """Return an epoch's indices in random order, each class with its fraction from `even_shares`.
 
-    The images of a class are drawn equally often, up to one draw; images of a large class to leave out are drawn anew.
+    The images of a class are drawn equally often, give or take once. Every epoch omits other images of large classes.
 
     Args:
         labels: the class of each training image.

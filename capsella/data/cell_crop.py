@@ -18,17 +18,17 @@ from PIL import Image
 from capsella.errors import CapsellaError
 from capsella.image_options import CellCut
 
-RADII = 2.0  # half a side of the crop in radii of the nucleus; the whole cell has a radius of 1.3
+RADII = 2.0  # half the crop's side, in radii of the nucleus; the whole cell has a radius of 1.3
 MAX_SAMPLES = 100  # images on which the radius of a typical nucleus is measured, spread evenly
 NUCLEUS = (1.13, 1.82, 0.42)  # optical density (red, green, blue) after matching: the median of pbc's training images
 
-_SIDE = 128  # pixels of the smaller side at which a nucleus is searched
-_BLACK = 12  # grey level below which pixels that touch the border are what a rotation left empty
+_SIDE = 128  # pixels of the smaller side, to which an image is shrunk for the search
+_BLACK = 12  # darker regions that touch the border are corners that a rotation left empty
 _LOBE_AREA = 0.12  # smallest lobe of a nucleus, as a fraction of the largest lobe's area
 _LOBE_GAP = 0.8  # largest distance between lobes, in radii of the largest
-_BACKGROUND = 0.9  # quantile of the pixels that is the background
-_MIN_DENSITY = 0.3  # of a nucleus, all colours together; less would amplify noise
-_MIN_STAIN = 0.05  # contrast of a nucleus, of 1
+_BACKGROUND = 0.9  # quantile of the pixel values that is taken for the background
+_MIN_DENSITY = 0.3  # a nucleus's optical density, as a norm over colours; a smaller one would amplify noise
+_MIN_STAIN = 0.05  # smallest contrast of the stain, on a scale from 0 to 1
 
 Pixels = UInt8[np.ndarray, "h w 3"]
 
@@ -49,7 +49,7 @@ def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.I
     """Crop the cell of an RGB image to (height, width), at a common scale and, if matched, with a normalised stain.
 
     The crop is centred on the nucleus; half its shorter side is `RADII` radii of the typical nucleus, or of its own.
-    Border pixels are repeated outwards; a black border, as rotated images have, takes the median colour first.
+    Border pixels are repeated outwards; black corners of rotated images are filled with the median colour first.
 
     Raises:
         CapsellaError: there is no stained cell.
@@ -68,7 +68,7 @@ def typical_radius(images: Iterable[Image.Image]) -> float | None:
     """Return the median radius of the nuclei of RGB images in pixels, or None if none has a stained cell.
 
     All images of a laboratory have one magnification; with a common scale a lymphocyte stays smaller than a monocyte.
-    Another mix of classes moves the median by about a tenth.
+    A different mix of classes moves the median by about a tenth.
     """
     radii = nuclear_radii(images)
     return float(np.median(radii)) if radii else None
@@ -85,15 +85,15 @@ def nuclear_radii(images: Iterable[Image.Image]) -> list[float]:
 
 
 def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) -> Nucleus:
-    """Find the stained nucleus of an image whose sides have some hundred pixels: large, and near the centre.
+    """Find the stained nucleus in an image of about a hundred pixels per side: a large region near the centre.
 
     Nuclei absorb red and green but not blue. Two thresholds by Otsu's method (1979) separate background from cells and
-    cells from nuclei. The largest connected part near the centre is the nucleus, together with near parts, such as the
-    lobes of a neutrophil.
+    cells from nuclei. The largest connected part near the centre is the nucleus, with nearby parts, such as the lobes
+    of a neutrophil.
 
     Args:
         pixels: the image, RGB.
-        beyond: pixels outside the image.
+        beyond: mask of pixels that are no part of the photograph, as from `beyond_border`.
 
     Raises:
         CapsellaError: nothing is stained.
@@ -111,7 +111,7 @@ def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) 
 
 
 def _small(image: Image.Image) -> tuple[Pixels, float]:
-    """Shrink an image to the size of the search; returns the factor, too."""
+    """Shrink an image for the search of its nucleus; return the pixels and the factor."""
     scale = max(1.0, min(image.size) / _SIDE)
     if scale == 1:
         return np.asarray(image), 1.0
@@ -120,7 +120,7 @@ def _small(image: Image.Image) -> tuple[Pixels, float]:
 
 
 def beyond_border(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
-    """Mark black pixels that touch the border, and two pixels around them."""
+    """Return a mask of the black regions that touch the border, widened by two pixels."""
     black = pixels.max(-1) < _BLACK
     frame = np.zeros_like(black)
     frame[[0, -1]] = frame[:, [0, -1]] = True
@@ -149,7 +149,7 @@ def _otsu(values: Float32[np.ndarray, " n"]) -> float:
 
 
 def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
-    """Mark the main part, large and near the centre, and all parts connected to it by small gaps."""
+    """Return a mask of the main part and of all large parts that only small gaps separate from it."""
     parts, number = scipy.ndimage.label(found)
     if number == 0:
         raise CapsellaError("no stained cell is found in it")
@@ -168,7 +168,7 @@ def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
 
 
 def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, " n"], areas: np.ndarray) -> int:
-    """Return the number of the part with the largest area, weighted by its distance from the centre."""
+    """Return the label of the largest part, where area counts less the farther it lies from the centre."""
     height, width = parts.shape
     centres = np.array(scipy.ndimage.center_of_mass(parts > 0, parts, numbers))
     away = np.hypot(centres[:, 0] - height / 2, centres[:, 1] - width / 2) / min(height, width)
@@ -181,11 +181,11 @@ def _as_large(mask: Bool[np.ndarray, "h w"], pixels: Pixels) -> Bool[np.ndarray,
 
 
 def _matched(image: Image.Image, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Image.Image:
-    """Rotate and scale optical densities over the background so that the nucleus has the densities `NUCLEUS`.
+    """Rotate and scale optical densities, relative to the background, so that the nucleus gets those of `NUCLEUS`.
 
-    A density is a component along the nucleus's colour and a rest, the colour of granules and cytoplasm. The component
-    takes the colour `NUCLEUS`; the rest keeps its direction and is scaled alike. No colour is divided by itself,
-    because in some laboratories nuclei absorb no blue at all.
+    A density has a component along the nucleus's colour and a remainder, the colour of granules and cytoplasm. The
+    component gets the colour `NUCLEUS`; the remainder keeps its direction and is scaled by the same factor. Channels
+    are not scaled one by one, because in some laboratories nuclei absorb no blue at all.
     """
     white = np.log(np.quantile(seen, _BACKGROUND, axis=0).clip(1))
     own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0)

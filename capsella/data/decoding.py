@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from capsella.data.reading import Loss, decode
+from capsella.data.reading import UnseenPart, decode
 from capsella.errors import CapsellaError, check_minimum
 from capsella.image_options import Preprocessing
 
@@ -19,16 +19,16 @@ _AHEAD = 3  # chunks that a thread may be ahead of the consumer: enough to smoot
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some files and what became of them.
+    """The results of decoding some files.
 
-    files: their names. reasons: what is wrong with each, None if it was read. pixels: of those that were read, in
-    order, [k c h w], 0..255. losses: what is not seen of those that were read.
+    files: names of the files. reasons: why each file could not be read; None if it was read. pixels: the images that
+    were read, in order, [k c h w], 0..255. losses: for each of these, how much of it a network does not see.
     """
 
     files: tuple[str, ...]
     reasons: tuple[str | None, ...]
     pixels: UInt8[np.ndarray, "k c h w"]
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[UnseenPart, ...] = ()
 
 
 def decode_files(
@@ -38,9 +38,9 @@ def decode_files(
 
     Args:
         files: names, consumed as they are needed, so that any number of them costs no memory.
-        preprocessing: what to make of each file; with a size and a number of channels.
+        preprocessing: of each file; must set a size and a number of channels.
         chunk: number of files per chunk.
-        workers: number of threads; 0 decodes in this one. Pillow decodes without Python's lock.
+        workers: number of threads; 0 decodes in this one. Pillow releases Python's lock while it decodes.
 
     Raises:
         ArgumentError: `chunk` below 1, `workers` below 0.
@@ -72,7 +72,7 @@ def _read(files: Sequence[str], preprocessing: Preprocessing) -> Chunk:
     assert preprocessing.size is not None
     assert preprocessing.channels is not None
     pixels = np.empty((len(files), preprocessing.channels, *preprocessing.size), np.uint8)
-    losses = list[Loss]()
+    losses = list[UnseenPart]()
     reasons: list[str | None] = []
     for file in files:
         try:

@@ -27,14 +27,14 @@ _STATED = ((340, 341), (280, 281))  # SMinSampleValue and SMaxSampleValue, of an
 
 
 def depth_of(image: ImageFile.ImageFile) -> str | None:
-    """Return what an image that is not loaded has in place of 8 bits per channel, e.g. "16 bits"; None for 8 bits.
+    """Return the depth per channel of an opened image, from its header, e.g. "16 bits"; None for 8 bits.
 
     Raises:
-        CapsellaError: 8 bits with a sign.
+        CapsellaError: its values are signed 8-bit numbers.
     """
     bits = int(_tag(image, _BITS_PER_SAMPLE) or 8)
     if bits <= 8 and _tag(image, _SAMPLE_FORMAT) == _SIGNED:
-        raise CapsellaError("its values of 8 bits have a sign; save it with black as 0")
+        raise CapsellaError("its 8-bit values are signed; save it with black as 0")
     if image.mode == "F":
         return "floating-point numbers"
     if image.mode == "I":
@@ -49,17 +49,17 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
     """Read the values of a file for which `depth_of` is not None, upright: [h w] grey or [h w 3] colour.
 
     Raises:
-        CapsellaError: the file is of another form, or holds a value that is no finite number.
-        Exception: as Pillow's decoders do.
+        CapsellaError: the file's layout is not supported, or a value is not finite.
+        Exception: any error of Pillow's decoders.
     """
     with Image.open(file, formats=FORMATS) as image:
-        image.filename = ""  # no memory map: Pillow maps a TIFF that lies on its side with the wrong row length
+        image.filename = ""  # prevents a memory map: Pillow maps a TIFF that lies on its side with the wrong row length
         colour = not image.mode.startswith(("I", "F"))
         is_odd = colour and (_tag(image, _PLANES) == 2 or {*map(raw_mode, image.tile)} - _OTHER_ORDER.keys())
         if is_odd or image.has_transparency_data or _tag(image, _COLOURS) == 0:
             raise CapsellaError(
                 "with more than 8 bits per channel it must be grey with black as 0, or interleaved RGB, without "
-                "transparency; save it so"
+                "transparency; save it in such a form"
             )
         values = np.asarray(ImageOps.exif_transpose(image))
         if depth_of(image) == "32 bits" and _tag(image, _SAMPLE_FORMAT) != _SIGNED:
@@ -91,7 +91,7 @@ def to_8_bits(values: Shaped[np.ndarray, "h w *c"], value_range: ValueRange) -> 
 
 
 def stated_range(image: Image.Image) -> ValueRange | None:
-    """Return the range that a TIFF file states, as its smallest and largest values, or by fewer than 16 bits."""
+    """Return the range that a TIFF file states by tags of its smallest and largest value, or by 9 to 15 bits."""
     for lowest, highest in _STATED:
         low, high = _tag(image, lowest), _tag(image, highest)
         if high is not None:
@@ -103,7 +103,7 @@ def stated_range(image: Image.Image) -> ValueRange | None:
 def _tag(image: Image.Image, number: int) -> float | None:
     """Return a TIFF tag's value; the largest of several."""
     value = getattr(image, "tag_v2", {}).get(number)
-    if isinstance(value, bytes):  # numbers of one byte each, as Pillow hands them over
+    if isinstance(value, bytes):  # Pillow returns numbers of one byte as bytes
         value = tuple(value)
     if isinstance(value, tuple):
         return max(value, default=None)

@@ -26,15 +26,15 @@ from capsella.data.reading import ImageData, picture_of
 from capsella.errors import CapsellaError, near_names, pluralize
 from capsella.image_options import ValueRange
 
-_OF_ONE_SOURCE = ("group", "folds", "fold", "split_file", "cell_radius")
-MAX_COMPARED = 20_000  # images among which copies are found by their look; among more, by equal pixels only
+_OF_ONE_SOURCE = ("group", "folds", "fold", "split_file", "cell_radius")  # options that do not suit other sources
+MAX_COMPARED = 20_000  # images; among more, copies are found by equal pixels only, not by perceptual hashes
 
 
 class Domain(NamedTuple):
     """All images of a domain.
 
-    notes, broken, value_range, cell_radius: as in `Splits`. left_out: number of images of each class that the network
-    does not know.
+    notes, broken, value_range, cell_radius: as in `Splits`. left_out: number of images left out, for each class that
+    the network does not have.
     """
 
     name: str
@@ -46,21 +46,21 @@ class Domain(NamedTuple):
     cell_radius: float | None = None
 
     def of_classes(self, classes: Sequence[str]) -> "Domain":
-        """Return the images of a network's classes, by name.
+        """Return the domain with only the images of a network's classes, matched by name.
 
         Raises:
-            CapsellaError: there is none.
+            CapsellaError: there are none.
         """
         matched = match_classes(self.images, classes)
         if len(matched.images) == 0:
             raise CapsellaError(
-                f"{self.name}: must have a class of the network's, which knows {', '.join(classes)}; it has "
+                f"{self.name}: must have one of the network's classes ({', '.join(classes)}), but has "
                 f"{', '.join(self.images.classes)}. Rename the folders of the classes"
             )
         return self._replace(images=matched.images, left_out=matched.left_out)
 
     def lines(self) -> list[str]:
-        """Return what a user needs to know before any number."""
+        """Return the notes and warnings to show before any result, a line each."""
         lines = [*self.notes]
         if self.broken:
             lines += [f"left out {pluralize(len(self.broken), 'broken image')}:", *(f"  {why}" for why in self.broken)]
@@ -73,14 +73,14 @@ class Domain(NamedTuple):
 
 
 def options_of_domain(data: DataOptions, domain: str) -> DataOptions:
-    """Return options to read a domain's images like those of `data`.
+    """Return options that read a domain's images in the way that `data` reads its own.
 
     Args:
         data: options of the images that a network is trained on.
         domain: a folder with one subfolder per class, an .npz file, or a public data set.
 
     Raises:
-        CapsellaError: it is none of them.
+        CapsellaError: `domain` is none of these.
     """
     path, other = Path(domain), data_from(domain)
     shared = {field.name: getattr(data, field.name) for field in fields(DataOptions)}
@@ -106,7 +106,7 @@ def read_domain(
     Args:
         domain: as in `options_of_domain`.
         data: how images are read.
-        value_range, cell_radius: as they were measured before; None measures them now.
+        value_range, cell_radius: values measured before; None measures them now.
         group: as in `DataOptions`.
 
     Raises:
@@ -127,7 +127,7 @@ def read_domain(
 
 
 class MatchedClasses(NamedTuple):
-    """Images of matched classes; the number of images of each other class; and which images were kept."""
+    """The images of matched classes, the number of images of each other class, and a mask of the images kept."""
 
     images: ImageSet
     left_out: dict[str, int]
@@ -135,9 +135,9 @@ class MatchedClasses(NamedTuple):
 
 
 def match_classes(images: ImageSet, classes: Sequence[str]) -> MatchedClasses:
-    """Return the images whose class has a name in `classes`, numbered like these.
+    """Return the images whose class name is in `classes`; their labels become indices into `classes`.
 
-    Without an exact match, upper and lower case are the same, and so are the two Unicode forms of an umlaut.
+    A name without an exact match is matched regardless of case and of the two Unicode forms of an umlaut.
     """
     names = [_same_name(name, classes) for name in images.classes]
     number = torch.tensor([-1 if name is None else tuple(classes).index(name) for name in names])
@@ -150,7 +150,7 @@ def match_classes(images: ImageSet, classes: Sequence[str]) -> MatchedClasses:
 
 
 def similar_names(domain: str, left_out: Iterable[str], missing: Iterable[str]) -> list[str]:
-    """Return a warning for each class that is left out of a domain and has nearly the name of a missing one."""
+    """Return a warning for each left-out class of a domain whose name resembles that of a missing class."""
     known = {name.casefold(): name for name in missing}
     near = {name: get_close_matches(name.casefold(), list(known), n=1, cutoff=0.8) for name in left_out}
     return [
@@ -161,7 +161,7 @@ def similar_names(domain: str, left_out: Iterable[str], missing: Iterable[str]) 
 
 
 def common_classes(sets: Sequence[ImageSet], domains: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes that every set has images of, by their names in the first.
+    """Return the classes of which every set has images, with their names in the first set.
 
     Raises:
         CapsellaError: there are fewer than two.
@@ -174,8 +174,8 @@ def common_classes(sets: Sequence[ImageSet], domains: Sequence[str]) -> tuple[st
     return common
 
 
-def class_number(name: str, classes: Sequence[str]) -> int:
-    """Return the index of the class with the same name up to case, or -1."""
+def class_index(name: str, classes: Sequence[str]) -> int:
+    """Return the index of the class with this name, regardless of case, or -1."""
     same = _same_name(name, classes)
     return -1 if same is None else classes.index(same)
 
@@ -192,13 +192,13 @@ def _folded(name: str) -> str:
 
 
 def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet, ImageSet, list[str]]:
-    """Draw images of each class to learn from, at most `per_class` and at most half of the class; the rest is to test.
+    """Draw images to learn from, at most `per_class` and at most half of each class; the rest is for testing.
 
-    A class of one image gives none. Images in the group of a drawn one, or copies of it, are in neither part. At most
-    half of the groups with a class are drawn from.
+    A class of one image contributes none. Other images in a drawn image's group, and its copies, are in neither part.
+    At most half of the groups that have a class are drawn from.
 
     Returns:
-        The images drawn, those to test, and the pixel digests of all that must not be tested.
+        The drawn images, the test images, and the pixel digests of all images that must not be tested.
 
     Raises:
         CapsellaError: no class has two images; nothing is left to test.
@@ -220,9 +220,10 @@ def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet
 def _dealt(
     images: ImageSet, units: Int64[Tensor, " n"], order: Int64[Tensor, " n"], per_class: int
 ) -> Int64[Tensor, " k"]:
-    """Rows of images, class by class: of each unit at most one, and of each class at most half of its units.
+    """Return indices of images, class by class: at most one per unit, and at most half of the units of each class.
 
-    Each class takes one in turn, that of the fewest units first, for a patient may have all classes.
+    A unit is a group, a set of copies or a single image. Classes take one image in turn, the class with the fewest
+    units first, because a patient may have all classes.
     """
     classes = range(len(images.classes))
     has = torch.zeros(int(units.max()) + 1 if len(units) else 0, len(classes), dtype=torch.bool)
@@ -250,7 +251,7 @@ def pixel_digests(images: ImageSet) -> list[str]:
 
 
 def without_images(images: ImageSet, digests: Sequence[str]) -> ImageSet:
-    """Return the images without these digests, and without an image of their group that has one."""
+    """Return the images that do not have one of these digests, and whose group has no image with one."""
     unwanted = set(digests)
     has = torch.tensor([digest in unwanted for digest in pixel_digests(images)], dtype=torch.bool)
     units = images.metadata.get("group", torch.arange(len(images)))
@@ -258,9 +259,9 @@ def without_images(images: ImageSet, digests: Sequence[str]) -> ImageSet:
 
 
 def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, " k"]:
-    """Return the rows of the images that are copies of one in `trained`, by equal pixels or by their look.
+    """Return the indices of images that are copies of one in `trained`, by equal pixels or perceptual hashes.
 
-    Both sets must have one size. A thousand images take about a second.
+    Both sets must have the same image size. A thousand images take about a second.
     """
     seen = set(pixel_digests(trained))
     exact = [row for row, digest in enumerate(pixel_digests(images)) if digest in seen]

@@ -29,7 +29,7 @@ def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None, in
         file: relative to the data root.
         mirrors: URLs of the file, tried in order.
         checksum: `sha256:…` or `md5:…` of the file; None if none is published.
-        instead: a sentence for the error on an alternative, with a space at its end.
+        instead: a sentence about an alternative, for the error, with a space at its end.
 
     Raises:
         CapsellaError: no mirror gives the file, the checksum is wrong, or it cannot be written.
@@ -96,7 +96,7 @@ def gunzip(path: Path, most: int) -> bytes:
 
     Args:
         path: the file.
-        most: number of bytes; no more are unpacked.
+        most: maximum number of bytes to unpack.
 
     Raises:
         CapsellaError: it unpacks to more than that.

@@ -24,7 +24,7 @@ from capsella.errors import CapsellaError, pluralize, warn_once
 # and 5,000 pieces of clothing, two of different classes never differ in fewer than 20. The same image saved as JPEG
 # (quality 75), or at half the size, differs in at most 10 from 64 pixels on.
 RADIUS = 10
-LARGE_SET = 0.1  # fraction of the images above which a set of copies gets a remark
+LARGE_SET = 0.1  # a set of copies with more than this fraction of the images is pointed out
 _HASH_SIDE = 16
 _BLOCK = 2048  # images whose distances to all others are in memory at once
 _EXAMPLES = 3
@@ -36,11 +36,11 @@ def fingerprint(image: ImageData) -> Fingerprint:
     """Return a hash of the pixels, and 256 bits of a perceptual hash (the signs of 16×16 low frequencies).
 
     Neither depends on the size that images are resized to for a network. The perceptual hash keeps nearly all its bits
-    when an image is compressed anew, resized, or made brighter. An image of one colour equals only its exact copies.
+    when an image is compressed anew, resized, or made brighter. An image of one colour matches only its exact copies.
     """
     if image.image is not None:
         pixels, grey = np.asarray(image.image), np.asarray(image.image.convert("L"))
-    else:  # deeper values are taken from their darkest to their brightest, whatever their range is later
+    else:  # more than 8 bits: scaled from darkest to brightest, whatever range is set later
         assert image.values is not None
         pixels, values = image.values, image.values.astype(np.float32)
         values = values if values.ndim == 2 else values.mean(2)
@@ -70,7 +70,10 @@ def _similar(signs: np.ndarray, start: int, least: int) -> Bool[np.ndarray, "blo
 
 
 class Copies(NamedTuple):
-    """Numbers of images that must stay together, which join copies and the source's groups; and notes on them."""
+    """Groups of images that must stay in one split, and notes on copies.
+
+    groups: a number per image, equal for copies and for images of one group of the source; -1 for unused images.
+    """
 
     groups: Int64[np.ndarray, " n"]
     notes: tuple[str, ...]
@@ -88,14 +91,14 @@ def find_copies(
     Warns of copies in two classes, or in two splits.
 
     Args:
-        source: what the images are called.
+        source: name of the source, for messages.
         images: the images.
-        fingerprints: of each image.
-        splits: indices of the images in each split that the source, or a split file, has; others do not count.
+        fingerprints: fingerprint of each image.
+        splits: indices of the images in each split of the source or split file; other images are ignored.
         duplicates: whether exact copies in two classes or splits are an error.
 
     Raises:
-        CapsellaError: such copies have the same pixels, and `duplicates` is "error"; names the files.
+        CapsellaError: exact copies are in two classes or splits, and `duplicates` is "error"; names the files.
     """
     used = torch.cat([*splits.values()]).numpy()
     part = np.repeat(np.arange(len(splits)), [len(rows) for rows in splits.values()])
@@ -129,7 +132,7 @@ def _torn(
     unlike: Int64[np.ndarray, " n"] | None,
     places: list[tuple[Int64[np.ndarray, " n"], str]],
 ) -> str:
-    """Name images of one number in two classes, or else in two splits, unless both have one number in `unlike`."""
+    """Name pairs with equal `numbers` in two classes, or else in two splits; skip pairs that are equal in `unlike`."""
     for sides, where in places:
         torn = [pair for pair in _across(numbers, sides) if unlike is None or unlike[pair[0]] != unlike[pair[1]]]
         if torn:
@@ -139,7 +142,7 @@ def _torn(
 
 
 def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) -> Iterator[tuple[int, int]]:
-    """Yield two images for each number that is on more than one side."""
+    """Yield the indices of two images for each number that occurs on more than one side."""
     order = np.lexsort((sides, numbers))
     for rows in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
         if sides[rows[0]] != sides[rows[-1]]:
@@ -177,6 +180,6 @@ def _first(numbers: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
 
 
 def _connected(edges: Int64[np.ndarray, "edges 2"], nodes: int) -> Int64[np.ndarray, " nodes"]:
-    """Return the number of each node's connected component, in the order of the nodes."""
+    """Return the index of each node's connected component."""
     graph = scipy.sparse.coo_array((np.ones(len(edges), bool), (edges[:, 0], edges[:, 1])), shape=(nodes, nodes))
     return scipy.sparse.csgraph.connected_components(graph, directed=False)[1].astype(np.int64)

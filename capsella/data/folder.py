@@ -23,8 +23,8 @@ from capsella.data.options import FolderData
 from capsella.data.reading import (
     LEAST_LOSS,
     ImageData,
-    Loss,
-    LossCount,
+    UnseenCount,
+    UnseenPart,
     open_image,
     read_all,
     readable,
@@ -38,11 +38,11 @@ from capsella.image_options import ValueRange
 
 _PERCENTILES = (0.1, 99.9)  # hot and dead pixels must not set the range
 _SAMPLED, _SAMPLED_IN_ALL = 10_000, 10_000_000  # values per file, and of all files together
-_KEPT = 0.25  # fraction of the free memory for values of more than 8 bits that wait for their range
+_KEPT = 0.25  # fraction of the free memory that may hold values of more than 8 bits until their range is known
 
 
 class _Facts(NamedTuple):
-    """The facts noted of a decoded file. `sample`: some of its values, if their range is not known yet."""
+    """What is recorded about a decoded file. `sample`: some of its values, if their range is not known yet."""
 
     content: int
     fingerprint: Fingerprint | None
@@ -66,8 +66,8 @@ def read_folder(
         options: how to read the images.
         listing: the files.
         table: a split file; files that it leaves unused are not read.
-        training_files: from the images without pixels to the files of the training split, whose values set the range
-            of files of more than 8 bits per channel; of no files, all images set it.
+        training_files: function from the source, with blank images, to the files of its training split. Their values
+            set the range of files of more than 8 bits per channel; if it returns none, all images set it.
 
     Raises:
         CapsellaError: a broken image (unless skip_broken), a class of broken images alone, images that differ in
@@ -98,23 +98,23 @@ def read_folder(
         files, facts, broken = [files[row] for row in present], [facts[row] for row in present], (*broken, *more)
     paths = [file.path for file in files]
     source = build(files, facts, stack([images[path] for path in paths], paths), broken)
-    unseen = LossCount.of(reader.losses[path] for path in paths).lines()
+    unseen = UnseenCount.of(reader.losses[path] for path in paths).lines()
     about_range = _range_notes(reader.options.range, origin, facts)
     notes = (*source.notes, *_notes(reader.options, paths, facts), *about_range, *unseen)
     return replace(source, notes=notes, unseen=unseen), reader.options.range
 
 
 class _Reader:
-    """Decodes files. Values that wait for their range are kept in memory, or decoded again if it is short."""
+    """A decoder. Files whose range is not known yet are kept in memory, or decoded again if memory is short."""
 
     def __init__(self, options: FolderData, root: Path, files: int) -> None:
         self.options, self.root = options, root
-        self.kept, self.losses = dict[str, ImageData](), dict[str, Loss]()
+        self.kept, self.losses = dict[str, ImageData](), dict[str, UnseenPart]()
         self.sampled = max(100, min(_SAMPLED, _SAMPLED_IN_ALL // max(1, files)))
         self.room = _KEPT * (free_memory() or 2**32)
 
     def read(self, name: str) -> tuple[UInt8[Tensor, "c h w"] | None, _Facts]:
-        """Return the pixels, or None if they wait for their range, and what is noted of the file."""
+        """Return the pixels, or None if their range is not known yet, and the facts about the file."""
         path = self.root / name
         with readable(path, str(path)):
             image = open_image(path)
@@ -133,7 +133,7 @@ class _Reader:
         return None, facts
 
     def finish(self, name: str) -> tuple[UInt8[Tensor, "c h w"], None]:
-        """Return the pixels of a file that waited."""
+        """Return the pixels of a file for which `read` returned None."""
         path = self.root / name
         with readable(path, str(path)):
             image = self.kept.pop(name, None) or open_image(path)
@@ -200,7 +200,7 @@ def _sample(values: Shaped[np.ndarray, "h w *c"], most: int) -> Shaped[np.ndarra
 def _with_range(
     options: FolderData, files: Sequence[ClassFile], facts: Sequence[_Facts], training_files: Sequence[str]
 ) -> tuple[FolderData, str]:
-    """Return options with the range that the training images state, or else that of their values; and its origin."""
+    """Return options with the range that the training images state or that of their values, and its origin as text."""
     deep = {file.path: fact for file, fact in zip(files, facts, strict=True) if fact.depth is not None}
     chosen, what = [deep[path] for path in training_files if path in deep], "training image"
     if not chosen:
@@ -222,7 +222,7 @@ def _with_range(
 
 
 def _notes(options: FolderData, paths: Sequence[str], facts: Sequence[_Facts]) -> list[str]:
-    """Return what reading changes in some files, beside their size, a line each."""
+    """Return a line for each kind of change that reading makes to some files, other than their size."""
     oblong = [path for path, fact in zip(paths, facts, strict=True) if cropped_share(fact.size, (1, 1)) >= LEAST_LOSS]
     transparent = [path for path, fact in zip(paths, facts, strict=True) if fact.transparent]
     colour = [path for path, fact in zip(paths, facts, strict=True) if fact.channels == 3]

@@ -1,4 +1,4 @@
-"""Fit an image of other proportions into the size of a network. Exported files copy this function.
+"""Fit an image of another aspect ratio into the size of a network. Exported folders contain a copy of this module.
 
 The default for a user's own images is `pad`: nothing is lost, and shapes keep their proportions. The centre crop, usual
 elsewhere, cuts off objects near the border; recipes of papers keep it.
@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 
 
 def fit_image(image: Image.Image, size: tuple[int, int], fit: str) -> Image.Image:
-    """Resize a grey or RGB image with Pillow's antialiased bicubic filter.
+    """Resize a grey or RGB image to `size` with Pillow's antialiased bicubic filter.
 
     Args:
         image: the image.

@@ -16,22 +16,22 @@ from capsella.errors import CapsellaError, pluralize
 
 
 def group_numbers(group: str, files: Sequence[str], listed: Sequence[str]) -> Int64[Tensor, " n"]:
-    """Return a number for the group of each file.
+    """Return the index of each file's group.
 
     Args:
         group: a regular expression whose one capture group names the group, or the path of a table.
         files: paths relative to the folder, with forward slashes.
-        listed: all files that a table may name, e.g. also broken ones.
+        listed: all files that a table may list, including broken ones.
 
     Raises:
-        CapsellaError: the pattern captures nothing in a path; the table cannot be read, lacks files or has others.
+        CapsellaError: the pattern captures nothing in a path; the table cannot be read, lacks files or lists others.
     """
     names = _by_table(Path(group), files, listed) if is_table(group) else [_captured(group, file) for file in files]
     return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
 
 def group_notes(groups: Int64[Tensor, " n"]) -> tuple[str, ...]:
-    """Return how many groups there are: a pattern that captures too little joins patients, or divides them."""
+    """Return a note on the number of groups, which reveals a pattern that joins or divides patients by mistake."""
     sizes = groups.unique(return_counts=True)[1]
     return (f"{pluralize(len(sizes), 'group')} (--group), the largest of {pluralize(int(sizes.max()), 'image')}",)
 

@@ -18,10 +18,10 @@ _TIE = 1e-9  # rounding errors must not decide between two equally good splits
 
 
 class Items(NamedTuple):
-    """Images to divide, as numbers.
+    """The labels and groups of images to divide.
 
     labels: class of each image. classes: names of the classes. groups: images with the same number stay together; None
-    if all may be divided. has_copies: groups also join the copies of an image.
+    if each image is independent. has_copies: groups also join the copies of an image.
     """
 
     labels: Int64[Tensor, " n"]
@@ -56,9 +56,9 @@ def hold_out(
 
     Args:
         items: the images.
-        fraction: of each class's images, between 0 and 1; at least one image of each class is held out.
+        fraction: fraction of each class's images, between 0 and 1; at least one image of each class is held out.
         seed: the same seed gives the same division.
-        keep: number of images, or groups, of each class that must be kept; 2 if they are divided once more.
+        keep: number of images, or groups, of each class that must be kept; 2 if they are divided again.
         among: the indices to divide; None for all.
 
     Returns:
@@ -110,7 +110,7 @@ def hold_out_fold(items: Items, folds: int, fold: int, seed: int, among: Int64[T
 
 
 def limit_per_class(labels: Int64[Tensor, " n"], number: int, seed: int) -> Int64[Tensor, " k"]:
-    """Draw at most `number` indices per class. A smaller number draws some of those that a larger one draws."""
+    """Draw at most `number` indices per class. A smaller number draws a subset of what a larger one draws."""
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(labels)))
     drawn = [order[labels[order] == label][:number] for label in labels.unique().tolist()]
     return torch.cat([order[:0], *drawn]).sort().values
@@ -135,7 +135,7 @@ def _held(items: Items, among: Int64[Tensor, " n"], fraction: float, seed: int, 
     # Without groups, each image is a group of its own.
     groups = np.arange(len(labels)) if items.groups is None else items.groups[among].numpy()
     units = np.unique(groups, return_inverse=True)[1]
-    counts = np.zeros((units.max(initial=-1) + 1, len(items.classes)), dtype=np.int64)  # images of each class in each
+    counts = np.zeros((units.max(initial=-1) + 1, len(items.classes)), dtype=np.int64)  # images per unit and class
     np.add.at(counts, (units, labels), 1)
     held = _choose_units(counts, fraction, np.random.default_rng(seed), keep)
     for label in np.flatnonzero(counts.sum(axis=0)):
@@ -153,9 +153,10 @@ def _held(items: Items, among: Int64[Tensor, " n"], fraction: float, seed: int, 
 def _choose_units(
     counts: Int[np.ndarray, "units classes"], fraction: float, rng: np.random.Generator, keep: int
 ) -> Bool[np.ndarray, " units"]:
-    """Choose the groups to hold out: classes of few groups first, at random, while that brings the fractions nearer.
+    """Choose the groups to hold out, in random order, from the classes of fewest groups first.
 
-    A class whose groups are all larger than that gives its smallest one. No class gives its last `keep`.
+    A group is held out if that brings the fractions nearer to `fraction`. A class without such a group gives its
+    smallest one. Every class keeps at least `keep` groups.
     """
     total = counts.sum(axis=0)
     present = total > 0

@@ -1,4 +1,4 @@
-"""`ImageSet`: images with their labels, as every source hands them over and as training and evaluation take them."""
+"""`ImageSet`: images with labels, as returned by every source and used by training and evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from capsella.errors import ArgumentError, unknown_name
 
 
 class Batch(NamedTuple):
-    """Some images of a set: 8 bits per channel as in a set, in [0, 1] as `batches` yields them.
+    """Some images of a set: in 8 bits from `take`, in [0, 1] from `batches`.
 
     images: [b c h w]. labels: [b], or [b 2] for pairs.
     parts: [b 2 c h w], the two images that a pair overlays, each alone; None where nothing is overlaid.
@@ -40,9 +40,9 @@ class ImageSet:
     files: tuple[str, ...] | None = None
     """The file of each image, or None."""
     metadata: dict[str, Shaped[Tensor, " n"]] = field(default_factory=dict)
-    """More numbers for each image. `group`: images of one group (a patient, a photograph) stay in one split. `copies`:
-    groups that also join copies of an image. `toy`: images of one toy may be in two splits, but are no independent
-    evidence. `domain`: where an image comes from. `content`: changes if the file is replaced."""
+    """More integers for each image. `group`: images of one group (a patient, a photograph) stay in one split. `copies`:
+    groups that also join copies of an image. `toy`: images of one toy may be in two splits, but are not
+    independent. `domain`: where an image comes from. `content`: changes if the file is replaced."""
 
     def __post_init__(self) -> None:
         _check_images(self.images)
@@ -84,7 +84,7 @@ class ImageSet:
         return Batch(self.images[indices], self.labels[indices])
 
     def subset(self, indices: Integer[Tensor, " k"] | Sequence[int]) -> "ImageSet":
-        """Return the images at `indices`, in that order, with all that belongs to them.
+        """Return the images at `indices`, in that order, with their labels, files and metadata.
 
         Raises:
             IndexError: an index lies outside the set.
@@ -105,7 +105,7 @@ class ImageSet:
         )
 
     def of_classes(self, names: Sequence[str]) -> "ImageSet":
-        """Return the images of some classes, numbered in the order of `names`.
+        """Return the images of some classes; their labels become indices into `names`.
 
         Raises:
             ValueError: a name is none of the classes.

@@ -120,7 +120,7 @@ def walk(folder: Path, skipped: Skipped, above: frozenset[Path] = frozenset()) -
 
 
 def _sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
-    """Return the names of the subfolders, except hidden ones and links that lead back to one `above`."""
+    """Return the names of the subfolders, except hidden ones and links that lead back to a folder in `above`."""
     if not folder.is_dir():
         raise CapsellaError(no_folder(folder))
     here = folder.resolve()
@@ -157,7 +157,7 @@ def skipped_notes(skipped: Skipped) -> tuple[str, ...]:
 
 
 def no_folder(path: Path | str) -> str:
-    """Return the error for a folder of images that is not there."""
+    """Return the error text for a path that is no folder of images."""
     if not Path(path).exists():
         return f"{path}: no such folder"
     if Path(path).suffix == ".npz":
@@ -176,7 +176,7 @@ def _warn_of_twins(folder: Path, classes: Sequence[str]) -> None:
 
 
 def folder_files(options: FolderData) -> list[str]:
-    """Return the image files of a folder, relative to it."""
+    """Return the paths of a folder's image files, relative to it."""
     return [*list_folder(options.path).paths]
 
 
@@ -253,4 +253,4 @@ def _header(path: Path) -> Image.Image | None:
         with Image.open(path, formats=FORMATS) as image:
             return image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None  # the error shows when the file is read
+        return None  # the error is reported when the file is read

@@ -45,21 +45,21 @@ def load_data(options: DataOptions, listing: FolderListing | None = None) -> Spl
 
 
 def load_once(options: DataOptions) -> Splits:
-    """Load like `load_data`, and keep the last public data set in memory. The user's own images may change."""
+    """Load like `load_data`, and cache the last public data set. Your own images, which may change, are read anew."""
     return load_data(options) if options.is_own else _loaded(options, data_root())
 
 
 @lru_cache(maxsize=1)
 def _loaded(options: DataOptions, root: Path) -> Splits:
-    # `root` is a key of the cache.
+    # `root` is only part of the cache's key.
     return load_data(options)
 
 
 def _domains(options: DomainData) -> Splits:
-    """Split each domain for itself and join them; the metadata `domain` numbers them.
+    """Split each domain separately and join the splits; the metadata `domain` is the index of an image's domain.
 
-    If one domain has groups, each image of a domain without is a group of its own. The whole has no range of values,
-    which belongs to one camera.
+    If any domain has groups, each image of a domain without groups is a group of its own. The result has no range of
+    values, because a range belongs to one camera.
     """
     domains = [options_of_domain(options, domain) for domain in options.domains]
     sources = [load_source(domain) for domain in domains]
@@ -85,7 +85,7 @@ def _domains(options: DomainData) -> Splits:
 
 
 def _of_classes(loaded: LoadedSource, classes: tuple[str, ...]) -> LoadedSource:
-    """Return the images of some classes, numbered in this order."""
+    """Return the source with only the images of `classes`; their labels become indices into it."""
     sets = {split: match_classes(images, classes) for split, images in loaded.source.named().items()}
     fingerprints = loaded.source.fingerprints
     if fingerprints is not None:
@@ -96,9 +96,9 @@ def _of_classes(loaded: LoadedSource, classes: tuple[str, ...]) -> LoadedSource:
 
 
 def _numbered(images: LabelledImages, number: int, domains: int, alone: Iterator[int] | None) -> ImageSet:
-    """Add the number of the domain, and groups that no other domain has.
+    """Add the index of the domain, and make groups distinct from those of other domains.
 
-    alone: numbers for images without a group; None if no domain has groups.
+    alone: group numbers for images of a domain without groups; None if no domain has groups.
     """
     single = single_images(images, "several domains")
     metadata = {"domain": torch.full((len(single),), number)}
@@ -110,7 +110,7 @@ def _numbered(images: LabelledImages, number: int, domains: int, alone: Iterator
 
 
 def _pairs(splits: Splits, options: PairData) -> Splits:
-    """Make pairs within each split; no two splits share the seed of their draws.
+    """Make pairs within each split; each split draws them with another seed.
 
     Raises:
         CapsellaError: images with a bright border, whose sums would be white.

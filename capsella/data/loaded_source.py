@@ -1,4 +1,4 @@
-"""Read a source and split it: to `Splits` of images, and to split files that bring the same splits back."""
+"""Read a source, and split it into `Splits` or into split files that reproduce the same splits."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from capsella.image_options import ValueRange
 
 Rows = Int64[Tensor, " k"]  # indices of a source's images: its training images first, then validation and test images
 
-_MISSING = -1  # metadata that only other splits of the source have
+_MISSING = -1  # value of metadata that only other splits of the source have
 
 # The training sets of Forslöv's thesis (2018, §8.1, Table 1), as fields of `DataOptions`.
 THESIS_SETS: dict[str, dict[str, int]] = {
@@ -60,9 +60,9 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
 def thesis_set(name: str, options: DataOptions) -> DataOptions:
     """Return `options` limited to a training set of the thesis (2018, §8.1, Table 1).
 
-    The sets share validation and test images (of their classes). Mini is a part of small, and that of medium-size. A
-    class with fewer images than the set asks for gives all. The thesis had 15 classes of one laboratory; here they are
-    the source's, in its order.
+    The sets share validation and test images (of their classes). Mini is part of small, and small of medium-size. A
+    class with fewer images than the set asks for contributes all. The thesis had 15 classes of one laboratory; here the
+    classes are those of the source, in its order.
 
     Raises:
         ArgumentError: no set has that name.
@@ -76,7 +76,7 @@ def thesis_set(name: str, options: DataOptions) -> DataOptions:
 
 
 def _load_for_split(options: DataOptions, say: Callable[[str], object]) -> "LoadedSource":
-    """Load a source of which only the splits matter, and not its pixels: images may have any sizes and ranges."""
+    """Load a source for its splits only: its pixels do not matter, so images may differ in size and range."""
     channels = None if isinstance(options, NamedData) and options.camera == "both" else 1
     options = options.replace(size=options.size or 1, channels=channels)
     if isinstance(options, FileData):
@@ -91,8 +91,8 @@ def load_source(options: DataOptions, *, whole: bool = False, listing: FolderLis
     """Read a source of single images. A folder is listed once, and each of its images is decoded once.
 
     Args:
-        options: of single images.
-        whole: no part is for training, so that the range of a folder's deeper images is that of all.
+        options: options of a source of single images.
+        whole: no part is for training; a folder's range of more than 8 bits is then measured on all images.
         listing: the files of a folder, if it was listed already.
     """
     table = None if options.split_file is None else read_split_file(options.split_file)
@@ -149,7 +149,7 @@ class LoadedSource:
             self.classes, self.rows = self._by_table(split_table)
 
     def split(self, options: DataOptions) -> Splits:
-        """Split the images as `options` say."""
+        """Split the images by `options`."""
         division, source = self._divide(options), self.source
         train, validation, test = (self._take(division.rows[name], division.classes) for name in SPLIT_NAMES)
         table = None
@@ -164,7 +164,7 @@ class LoadedSource:
         return self._table(self._divide(options).rows, unused)
 
     def _table(self, rows: dict[str, Rows], others: Iterable[str]) -> SplitTable:
-        """Return the split of each image, or that it is unused; `others`: files that are, if they were not read."""
+        """Return a table of the split of each image. `others` are listed as unused if they were not read."""
         split_of = {row: name for name, part in rows.items() for row in part.tolist()}
         keys, names = self._keys(self._by_file), self._class_names
         listed = [(key, split_of.get(row, UNUSED), names[row]) for row, key in enumerate(keys)]
@@ -229,7 +229,7 @@ class LoadedSource:
         return _Division(classes, divided, rows, notes)
 
     def _held_out(self, options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
-        """Hold out the splits that are missing; returns notes on copies, too."""
+        """Hold out the missing splits; return all splits, and notes on copies."""
         copies = self._find_copies(options.duplicates if isinstance(options, FileData) else "ignore")
         groups = self.images.metadata.get("group") if copies is None else torch.from_numpy(copies.groups)
         items = Items(self.images.labels, self.images.classes, groups, copies is not None)
@@ -264,7 +264,7 @@ class LoadedSource:
 
 
 def _with_metadata(images: ImageSet, sets: Iterable[ImageSet]) -> ImageSet:
-    """Add the metadata that other sets have, as missing."""
+    """Add the metadata that only other sets have, with the value `_MISSING`."""
     missing = {name: torch.full((len(images),), _MISSING) for other in sets for name in other.metadata}
     return replace(images, metadata={**missing, **images.metadata})
 

@@ -36,8 +36,8 @@ from capsella.data.listing import spread
 from capsella.data.options import DataOptions, NpzData, is_table
 from capsella.data.reading import (
     ImageData,
-    Loss,
-    LossCount,
+    UnseenCount,
+    UnseenPart,
     cropped_by,
     open_image,
     picture_of,
@@ -54,15 +54,15 @@ Arrays = dict[str, np.ndarray]
 
 
 class NpzImages(NamedTuple):
-    """Images of a file, the errors of those left out, fingerprints if copies are looked for, and what is not seen."""
+    """The images of a file, the errors of those left out, fingerprints if copies are looked for, and unseen parts."""
 
     images: ImageSet
     broken: tuple[str, ...]
     fingerprints: Int64[np.ndarray, "n 5"] | None
-    losses: list[Loss]
+    losses: list[UnseenPart]
 
 
-MAX_CLASSES = 100_000  # a larger label is no number of a class
+MAX_CLASSES = 100_000  # labels from here on cannot be indices of classes
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
 # Metadata with a meaning here; a user's array of the same name means something else.
@@ -109,7 +109,7 @@ def read_arrays(
 
 
 def with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
-    """Return the arrays with another one as the class of each image."""
+    """Return the arrays with the array `label` as the class of each image."""
     if label not in arrays or arrays[label].dtype.kind not in "iu":
         known = ", ".join(sorted(name for name, values in arrays.items() if values.dtype.kind in "iu"))
         raise ArgumentError("label", f"name an array of integers in {path} (it has: {known})", label)
@@ -121,7 +121,7 @@ def with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
 def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOptions) -> SourceSplits:
     parts = [sets[split] for split in SPLIT_NAMES if split in sets]
     prints = [part.fingerprints for part in parts if part.fingerprints is not None]
-    unseen = LossCount.of(loss for part in parts for loss in part.losses).lines()
+    unseen = UnseenCount.of(loss for part in parts for loss in part.losses).lines()
     return SourceSplits(
         path.stem,
         **{split: part.images for split, part in sets.items()},  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOpt
 
 
 def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
-    """Return options with the radius of a typical nucleus, if cells are to be cropped and it is not set."""
+    """Return options with the radius of a typical nucleus, measured if cells are cropped and it is not set."""
     if options.cells == "whole" or options.cell_radius is not None:
         return options
     if "image_offset" in arrays:
@@ -151,7 +151,7 @@ def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions
 
 
 def load_arrays(path: Path) -> Arrays:
-    """Read all arrays of a .npz file. Pickled objects are refused: unpickling would run foreign code.
+    """Read all arrays of a .npz file. Pickled objects are refused: unpickling could run arbitrary code.
 
     Raises:
         CapsellaError: the file is missing, is no .npz file, is damaged, holds pickled objects, or unpacks to far more
@@ -202,7 +202,7 @@ def image_set(
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
         images = resize_array(pixels[rows], options.preprocessing)
-        losses = len(rows) * [Loss(cropped_by(options.preprocessing, (pixels.shape[2], pixels.shape[1])))]
+        losses = len(rows) * [UnseenPart(cropped_by(options.preprocessing, (pixels.shape[2], pixels.shape[1])))]
         prints = [fingerprint(ImageData(picture_of(pixels[row]))) for row in rows.tolist()] if is_wanted else []
         content = torch.tensor([zlib.crc32(pixels[row].tobytes()) for row in rows.tolist()])
     if "name" in arrays:
@@ -303,8 +303,8 @@ def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c
 
 def _decode_joined(
     path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int
-) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[tuple[Loss, Fingerprint | None]]]:
-    """Decode files joined end to end: the images, their rows, errors of broken ones, and losses and fingerprints."""
+) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[tuple[UnseenPart, Fingerprint | None]]]:
+    """Decode files joined end to end; return images, their rows, errors of broken ones, losses and fingerprints."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
         raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")
@@ -314,7 +314,7 @@ def _decode_joined(
 
     is_wanted = isinstance(options, NpzData) and options.duplicates != "ignore"
 
-    def read(row: int) -> tuple[Tensor, tuple[Loss, Fingerprint | None]]:
+    def read(row: int) -> tuple[Tensor, tuple[UnseenPart, Fingerprint | None]]:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
         with readable(content, f"{path}, image {row}"):
             image = open_image(content)

@@ -29,7 +29,7 @@ _ONLY_OF = {  # fields of `NamedData` that few of its sources have
     "viewpoints": WITH_VIEWPOINTS,
     "test_viewpoints": WITH_VIEWPOINTS,
 }
-MAX_SIZE = 4096  # pixels a side; a larger number is a slip of the pen, and means 48 MB of memory per image
+MAX_SIZE = 4096  # pixels per side, i.e. 48 MB of memory per image; a larger number is taken for a typing error
 Duplicates = Literal["error", "keep", "ignore"]
 
 
@@ -140,7 +140,7 @@ class DataOptions:
 
     @property
     def source(self) -> str:
-        """The source's name; for pairs, that of their images' source."""
+        """The source's name; for pairs, the name of the source of their images."""
         return self.name
 
     @property
@@ -189,7 +189,7 @@ class DataOptions:
                 raise CapsellaError(f"{out}: must be outside the folder of images {path.resolve()}; set --out")
 
     def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> Self:
-        """Return options with the range and the scale that were measured, unless they are set."""
+        """Return options with the measured range and nuclear radius, unless they are set."""
         return self if self.cells == "whole" else replace(self, cell_radius=self.cell_radius or cell_radius)
 
     def with_paths_from(self, folder: Path) -> Self:
@@ -205,10 +205,10 @@ class DataOptions:
         return replace(self, **{name: moved(getattr(self, name)) for name in of_paths})
 
     def on(self, source: str) -> "DataOptions":
-        """Return the same options for another source, named as in `data_from`; fields that it lacks are dropped.
+        """Return the same options for another source, named as for `data_from`, without fields that it lacks.
 
-        `pairs` means pairs of this source's images. A group is dropped unless the kind of source stays, and so is the
-        default `fit` of this kind of source.
+        `pairs` means pairs of this source's images. A group is dropped unless the kind of source stays the same, and a
+        default `fit` becomes that of the other kind.
         """
         other = PairData(of=self.text) if source == "pairs" else data_from(source)
         common = {field.name for field in fields(self)} & {field.name for field in fields(other)} - _IDENTITY
@@ -289,7 +289,7 @@ class FileData(DataOptions):
         return self.range
 
     def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> Self:
-        """Return options with the range and the scale that were measured, unless they are set."""
+        """Return options with the measured range and nuclear radius, unless they are set."""
         return replace(super().with_measured(value_range, cell_radius), range=self.range or value_range)
 
 
@@ -417,7 +417,7 @@ class PairData(DataOptions):
 
 @dataclass(frozen=True)
 class DomainData(DataOptions):
-    """Images of several domains together, e.g. laboratories. Each domain is split for itself."""
+    """Images of several domains together, e.g. laboratories. Each domain is split separately."""
 
     kind: ClassVar[str] = "domains"
 
@@ -439,12 +439,12 @@ class DomainData(DataOptions):
 
     @property
     def text(self) -> str:
-        """The domains, with commas between."""
+        """The domains, separated by commas."""
         return ",".join(self.domains)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All domains; the name of a public data set is no folder."""
+        """All domains, as paths; that of a public data set does not exist."""
         return tuple(map(Path, self.domains))
 
 
@@ -458,7 +458,7 @@ def data_from(source: str) -> DataOptions:
     """Return the default options for a source.
 
     Args:
-        source: a folder, an .npz file, the name of a public data set, `pairs`, or several domains with commas between.
+        source: a folder, an .npz file, the name of a public data set, `pairs`, or several domains separated by commas.
 
     >>> [data_from(source).kind for source in ("cells/", "cells.npz", "mnist", "pairs", "lab-a/,lab-b/")]
     ['folder', 'npz', 'named', 'pairs', 'domains']

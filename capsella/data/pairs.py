@@ -16,15 +16,16 @@ from torch import Tensor
 from capsella.data.images import Batch, ImageSet
 from capsella.errors import check_argument, check_minimum
 
-_DRAWS = 5  # random numbers a pair: the second image, and two shifts for each of both
+_DRAWS = 5  # random numbers per pair: the second image, and two shifts for each image
 
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Pairs of images of different classes, each shifted on a canvas, added pixel by pixel and clipped ([S] §6).
+    """Pairs of images of different classes, each shifted on a canvas, added pixel by pixel and clipped.
 
-    Pair k's first image is the k-th of the source in an order of the seed's, begun anew after the last; its second is
-    drawn evenly from the images of all other classes, its shifts evenly from −shift to shift.
+    They follow Sabour et al. 2017, §6. The first image of pair k is the k-th of the source in a random order that
+    starts over after the last. The second is drawn uniformly from the images of all other classes, and the shifts
+    uniformly from −shift to shift.
 
     Raises:
         ValueError: a source in colour or with images of fewer than three classes, no pairs, a negative shift or seed.
@@ -95,12 +96,12 @@ class PairSet:
         overlaid = first + torch.minimum(second, 255 - first)  # min(first + second, 255) without leaving 8 bits
         return Batch(overlaid, self.source.labels[drawn.members], parts)
 
-    def parts(self, drawn: "Drawn") -> UInt8[Tensor, "b 2 1 h w"]:
+    def parts(self, drawn: "PairLayout") -> UInt8[Tensor, "b 2 1 h w"]:
         """Return the two images of each pair, each alone on the canvas."""
         images = self.source.images[drawn.members.flatten()]
         return place(images, drawn.corners.flatten(0, 1), self.image_size).unflatten(0, (len(drawn.members), 2))
 
-    def draw(self, indices: Integer[Tensor, " b"]) -> "Drawn":
+    def draw(self, indices: Integer[Tensor, " b"]) -> "PairLayout":
         """Return the images that the pairs at `indices` are made of, and their positions on the canvas."""
         numbers = (indices if self.chosen is None else self.chosen[indices]).numpy()
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.number:
@@ -109,11 +110,11 @@ class PairSet:
         draws = random_numbers(self.seed, numbers, _DRAWS)
         first = self._order[numbers % len(self.source)]
         label = self.source.labels.numpy()[first]
-        # The how-many-th image, in the order of the classes, that is not of the first image's class.
+        # The rank of the second image among those of all other classes, in the order of the classes.
         rank = (draws[0] % (len(by_class) - sizes[label]).astype(np.uint64)).astype(np.int64)
         second = by_class[rank + np.where(rank >= starts[label], sizes[label], 0)]
         corners = (draws[1:] % np.uint64(2 * self.shift + 1)).astype(np.int64)
-        return Drawn(
+        return PairLayout(
             torch.from_numpy(np.stack([first, second], 1)), torch.from_numpy(corners.T.reshape(-1, 2, 2).copy())
         )
 
@@ -129,8 +130,11 @@ class PairSet:
         return np.argsort(self.source.labels.numpy(), kind="stable"), np.cumsum(sizes) - sizes, sizes
 
 
-class Drawn(NamedTuple):
-    """Pairs as numbers. members: [b 2], indices into the source. corners: [b 2 2], each image's top and left pixel."""
+class PairLayout(NamedTuple):
+    """The images of pairs, and their positions on the canvas.
+
+    members: [b 2], indices into the source. corners: [b 2 2], row and column of each image's top left pixel.
+    """
 
     members: Int64[Tensor, "b 2"]
     corners: Int64[Tensor, "b 2 2"]

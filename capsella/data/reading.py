@@ -1,4 +1,4 @@
-"""Image files to tensors: one way to decode, convert and resize for training, prediction and packed sets alike."""
+"""Image files to tensors: one way to decode, convert and resize, for training, prediction and .npz files alike."""
 
 import os
 import stat
@@ -42,10 +42,10 @@ class ImageData:
     """An image file's pixels, upright and at their own size.
 
     Attributes:
-        image: of 8 bits per channel, grey ("L") or in sRGB colours ("RGB"), with black behind transparent pixels.
-        values: of more than 8 bits per channel, [h w] or [h w 3]; then `image` is None.
-        depth: of such a file, e.g. "16 bits".
-        stated: the range that such a file states.
+        image: pixels of 8 bits per channel, grey ("L") or in sRGB colours ("RGB"), black where they are transparent.
+        values: pixels of more than 8 bits per channel, [h w] or [h w 3]; then `image` is None.
+        depth: depth of a file of more than 8 bits, e.g. "16 bits".
+        stated: range that a file of more than 8 bits states.
         transparent: True if the file has transparent pixels.
     """
 
@@ -71,10 +71,10 @@ class ImageData:
         return self.values
 
     def decode(self, preprocessing: Preprocessing) -> "Decoded":
-        """Return the image as a network takes it, and what is not seen of it.
+        """Return the image in a network's format, and how much of it the network does not see.
 
         Raises:
-            CapsellaError: more than 8 bits, and no range; or no stained cell to crop.
+            CapsellaError: the file has more than 8 bits, and no range is set; or there is no stained cell to crop.
         """
         value_range, outside = preprocessing.value_range, 0.0
         if self.image is not None:
@@ -87,11 +87,11 @@ class ImageData:
         else:
             outside = float(((self._values < value_range[0]) | (self._values > value_range[1])).mean())
             image = Image.fromarray(to_8_bits(self._values, value_range))
-        return Decoded(to_tensor(image, preprocessing), Loss(cropped_by(preprocessing, self.size), outside))
+        return Decoded(to_tensor(image, preprocessing), UnseenPart(cropped_by(preprocessing, self.size), outside))
 
 
-class Loss(NamedTuple):
-    """The proportions of a file that a network does not see: cropped away, and values outside its range."""
+class UnseenPart(NamedTuple):
+    """How much of a file a network does not see: the fraction cropped away, and that of values outside the range."""
 
     cropped: float = 0.0
     outside: float = 0.0
@@ -104,22 +104,22 @@ class Loss(NamedTuple):
             raise CapsellaError(f"{text}; --range LOW HIGH sets another")
 
 
-NOTHING_LOST = Loss()
+NOTHING_UNSEEN = UnseenPart()
 
 
 class Decoded(NamedTuple):
-    """An image as a network takes it, [c h w], 0..255, and what that lacks of the file."""
+    """An image in a network's format, [c h w], 0..255, and how much of the file it lacks."""
 
     pixels: UInt8[Tensor, "c h w"]
-    loss: Loss
+    loss: UnseenPart
 
 
 @dataclass
-class LossCount:
-    """The parts of several files that the network does not see.
+class UnseenCount:
+    """A count of files that the network sees only in part.
 
-    cropped, most_cropped: files of which at least 1 % is cropped away, and the largest proportion. outside,
-    most_outside: files with at least 1 % of the values outside the range, likewise.
+    cropped, most_cropped: number of files of which at least 1 % is cropped away, and the largest such fraction.
+    outside, most_outside: number of files with at least 1 % of values outside the range, and the largest fraction.
     """
 
     cropped: int = 0
@@ -128,22 +128,22 @@ class LossCount:
     most_outside: float = 0.0
 
     @classmethod
-    def of(cls, losses: Iterable[Loss]) -> "LossCount":
-        """Count what is not seen of files."""
+    def of(cls, losses: Iterable[UnseenPart]) -> "UnseenCount":
+        """Count files."""
         count = cls()
         for loss in losses:
             count.add(loss)
         return count
 
-    def add(self, loss: Loss) -> None:
-        """Count what is not seen of a file."""
+    def add(self, loss: UnseenPart) -> None:
+        """Count a file if at least 1 % of it is not seen."""
         self.cropped += loss.cropped >= LEAST_LOSS
         self.outside += loss.outside >= LEAST_LOSS
         self.most_cropped = max(self.most_cropped, loss.cropped)
         self.most_outside = max(self.most_outside, loss.outside)
 
     def lines(self) -> tuple[str, ...]:
-        """Return a line for each of the two, if there are such files."""
+        """Return a line on cropped files and one on values outside the range, if there are such files."""
         lines = []
         if self.cropped:
             images, most = pluralize(self.cropped, "image"), f"up to {self.most_cropped:.0%} of an image"
@@ -173,15 +173,15 @@ def read_image(
         value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits per channel. Files of
             8 bits are used unchanged.
         cut: crop the stained cell, see `cut_cell`; needs a size.
-        fit: how an image of other proportions fits into `size`, see `fit_image`.
+        fit: how an image of another aspect ratio is fitted into `size`, see `fit_image`.
 
     Returns:
         [c h w], 0..255.
 
     Raises:
-        CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, larger than
-            `MAX_PIXELS` or `MAX_BYTES`, or a folder, a pipe or a device; or it has more than 8 bits per channel and
-            `value_range` is None; or it shows no stained cell to crop.
+        CapsellaError: the file is missing, unreadable, truncated, of an unsupported format, of several pages, larger
+            than `MAX_PIXELS` or `MAX_BYTES`, or a folder, a pipe or a device; or it has more than 8 bits per channel
+            and `value_range` is None; or it shows no stained cell to crop.
         ArgumentError: an invalid size, number of channels, range or crop.
     """
     check_argument(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
@@ -195,7 +195,7 @@ def decode(file: Path | BytesIO, name: str, preprocessing: Preprocessing) -> Dec
 
 
 def cropped_by(preprocessing: Preprocessing, image_size: tuple[int, int]) -> float:
-    """Return the share of an image of (width, height) that is cropped away; stained cells are searched for in all."""
+    """Return the fraction of an image of (width, height) that is cropped away: 0 if its stained cell is cropped."""
     crops = preprocessing.fit == "crop" and preprocessing.cut is None and preprocessing.size is not None
     return cropped_share(image_size, preprocessing.size or (1, 1)) if crops else 0.0
 
@@ -222,7 +222,7 @@ def open_image(file: Path | BytesIO) -> ImageData:
     """Check an image file's header, and decode it once.
 
     Raises:
-        CapsellaError: it is no single picture of a readable size. Exception: as Pillow's decoders do.
+        CapsellaError: it is no single picture of a supported size. Exception: any error of Pillow's decoders.
     """
     if isinstance(file, Path):
         _check_file(file)
@@ -236,7 +236,7 @@ def open_image(file: Path | BytesIO) -> ImageData:
             image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(raw_mode(image.tile[0]), 255)
         image.load()
         upright = to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
-        if image.format == "GIF":  # whether greys are stored as colours of a palette is the writer's choice
+        if image.format == "GIF":  # some programs write grey GIFs with a palette of colours
             upright = upright.convert("RGB")
         return ImageData(upright, transparent=image.has_transparency_data)
 
@@ -295,7 +295,7 @@ def _srgb_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
 
 
 def to_tensor(image: Image.Image, preprocessing: Preprocessing) -> UInt8[Tensor, "c h w"]:
-    """Convert an image of mode L or RGB, crop and resize it; channels and size that fit are left unchanged."""
+    """Convert, crop and resize an image of mode L or RGB; channels and size that fit are left unchanged."""
     size, channels, cut = preprocessing.size, preprocessing.channels, preprocessing.cut
     if cut is not None and size is not None:
         if image.mode == "L":
@@ -335,12 +335,12 @@ def resize_array(images: UInt8[np.ndarray, "n h w c"], preprocessing: Preprocess
 
 
 def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
-    """Yield the readable images in colour of 8 bits, upright."""
+    """Yield the readable 8-bit colour images, upright; skip all other files."""
     for file in files:
         try:
             with readable(file, ""):
                 decoded = open_image(file)
-        except CapsellaError:  # its error shows when all images are read
+        except CapsellaError:  # the error is reported when all images are read
             continue
         if decoded.image is not None and decoded.channels == 3:
             yield decoded.image
@@ -349,10 +349,10 @@ def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
 def read_all(
     readers: Mapping[str, Callable[[], tuple[Pixels, Facts]]], skip_broken: bool
 ) -> tuple[list[tuple[Pixels, Facts]], list[int], tuple[str, ...]]:
-    """Call every reader, several at a time, in order. Pillow decodes without Python's lock.
+    """Call readers in threads; return results in order. Pillow releases Python's lock while it decodes.
 
     Args:
-        readers: by the names of their images; each returns [c h w], or None, and what is noted of the image.
+        readers: by the name of the image; each returns pixels [c h w], or None, and facts about the image.
         skip_broken: leave out what cannot be read.
 
     Returns:
@@ -401,7 +401,7 @@ def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
         CapsellaError: they do not.
     """
     height, width = size
-    needed = 2 * number * height * width * channels  # the images as they are read, and once more as they are split
+    needed = 2 * number * height * width * channels  # the images that were read, and a copy in splits
     free = free_memory()
     if free is not None and needed > free:
         raise CapsellaError(

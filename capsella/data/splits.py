@@ -38,13 +38,13 @@ class SourceSplits:
     """The images that a source reads, in the splits that it has; missing splits are held out later.
 
     Attributes:
-        name: what the images are called.
+        name: name of the source, for messages.
         train, validation, test: the images; all in train if the source is not split.
         broken: the files that could not be read, each with the reason.
         notes: observations about the files, a line each.
-        unseen: those of them about parts of images, or values, that a network does not see.
+        unseen: the notes about parts of images, or values, that a network does not see.
         cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
-        fingerprints: of the images, in the order of `named`, to find copies; see `capsella.data.duplicates`.
+        fingerprints: fingerprint of each image, in the order of `named`; see `capsella.data.duplicates`.
         listing: every file that the source has, including broken ones; None without file names.
     """
 
@@ -77,7 +77,7 @@ class Splits:
     """Train, validation and test images of the same classes, channels and size.
 
     Attributes:
-        name: what the images are called: the source's name, or that of the folder or file.
+        name: name of the source, or of the folder or file, for messages.
         train, validation, test: the images, or pairs of them.
         broken: the files that were left out because they cannot be read, each with the reason.
         notes, unseen: observations about the files, as in `SourceSplits`.
@@ -175,7 +175,7 @@ def single_images(images: LabelledImages, purpose: str) -> ImageSet:
     """Return the images, if each has one class.
 
     Raises:
-        CapsellaError: they are pairs; names `purpose`, a plural, which is for single images only.
+        CapsellaError: they are pairs; the message begins with `purpose`, a plural noun.
     """
     if not isinstance(images, ImageSet):
         raise CapsellaError(f"{purpose} are for images of one class each, and those of the run are pairs")
@@ -203,7 +203,7 @@ class TableRow(NamedTuple):
 class SplitTable(NamedTuple):
     """The contents of a split file.
 
-    by_file: whether it lists files, or else positions. rows: by file name or position. path: the file it was read from.
+    by_file: True if it lists files, False if positions. rows: by file name or position. path: where it was read from.
     """
 
     by_file: bool
@@ -216,7 +216,7 @@ class SplitTable(NamedTuple):
         return frozenset(key for key, row in self.rows.items() if row.split == UNUSED)
 
     def write(self, path: Path) -> None:
-        """Write a split file, as a whole or not at all."""
+        """Write a split file atomically."""
         if self.by_file:
             write_csv(path, ("file", "split"), ((key, row.split) for key, row in self.rows.items()))
         else:

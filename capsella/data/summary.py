@@ -26,7 +26,7 @@ UNEVEN = 1.5  # ratio of training images between the largest and the smallest cl
 _MAX_NAMED = 8
 _MIN_SIDE, _MAX_SIDE = 48, 128  # smaller images are enlarged by a whole factor, larger ones become thumbnails
 _MARGIN = 4
-_FIRST_PAIRS = 1000  # a sheet of pairs takes its pictures from these
+_FIRST_PAIRS = 1000  # a contact sheet of pairs shows some of these
 
 
 class ClassCounts(NamedTuple):
@@ -39,7 +39,7 @@ class ClassCounts(NamedTuple):
 
 
 def describe(splits: Splits) -> list[ClassCounts]:
-    """Count images per class and split; for pairs, the images that they are made of."""
+    """Count the images per class and split; for pairs, count the images that they are made of."""
     counts = [images.counts() for images in splits.named().values()]
     return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
 
@@ -47,7 +47,7 @@ def describe(splits: Splits) -> list[ClassCounts]:
 def few_groups(
     groups: Int[np.ndarray, " images"] | None, labels: Int[np.ndarray, " images"], classes: Sequence[str]
 ) -> list[str]:
-    """Return warnings if the test images, or those of a class, are of few groups, or mostly of one group."""
+    """Return warnings if the test images, or those of a class, come from few groups, or mostly from one."""
     if groups is None:
         return []
     _, sizes = np.unique(groups, return_counts=True)
@@ -138,7 +138,7 @@ def oblong_sheet(options: FolderData, most: int = 8) -> Image.Image | None:
     """Draw some of a folder's images that are not square, and what `crop`, `pad` and `squash` leave of each.
 
     Returns:
-        One row per image, or None if the images at hand are square.
+        One row per image, or None if all inspected images are square.
     """
     files = [options.path / file for file in folder_files(options)]
     size = options.size or _MAX_SIDE

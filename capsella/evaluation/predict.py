@@ -18,7 +18,7 @@ from capsella import ray_cluster
 from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
 from capsella.data.decoding import Chunk, decode_files
 from capsella.data.listing import Skipped, skipped_notes, spread, walk
-from capsella.data.reading import ENDINGS, MOST_OUTSIDE, Loss, decode, rgb_images
+from capsella.data.reading import ENDINGS, MOST_OUTSIDE, UnseenPart, decode, rgb_images
 from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize
 from capsella.evaluation.tables import (
     Prediction,
@@ -348,7 +348,7 @@ class _ClusterPredictor:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> Any:
         """Predict one batch."""
-        model, pixels, losses = self.model, [], list[Loss]()
+        model, pixels, losses = self.model, [], list[UnseenPart]()
         reasons: list[str | None] = []
         for name, content in zip(batch["path"].tolist(), batch["bytes"].tolist(), strict=True):
             try:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.data.reading import NOTHING_LOST, Loss, LossCount
+from capsella.data.reading import NOTHING_UNSEEN, UnseenCount, UnseenPart
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed
 from capsella.files import alone_in, is_disk_full, lock, write_whole
 from capsella.models import ImageClassifier
@@ -47,7 +47,7 @@ class Prediction:
     class_name: str
     activations: Float[Tensor, " classes"]
     scores: Float[Tensor, " scores"] | None = None
-    loss: Loss = NOTHING_LOST
+    loss: UnseenPart = NOTHING_UNSEEN
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class PredictionSummary:
     unsure: int = 0
     ood: int = 0
     first_error: str = ""
-    losses: LossCount = field(default_factory=LossCount)
+    losses: UnseenCount = field(default_factory=UnseenCount)
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> "PredictionSummary":

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data import PairSet
-from capsella.data.reading import LossCount, decode
+from capsella.data.reading import UnseenCount, decode
 from capsella.errors import ArgumentError, CapsellaError, check_argument, errors_of, warn_once
 from capsella.evaluation import UnreadableFile, find_images, passed_over, set_scale
 from capsella.image_options import ValueRange
@@ -56,7 +56,7 @@ def explain_images(
     number = len(model.classes)
     check_argument(1 <= classes <= number, f"be from 1 to the model's {number}", classes=classes)
     taken: set[str] = set()
-    pictures, losses = [], LossCount()
+    pictures, losses = [], UnseenCount()
     readable = [*_readable(model, find_images(paths), broken, losses)]  # a broken file stops before anything is drawn
     for line in losses.lines():
         warn_once(f"unseen: {out}: {line}", line)
@@ -152,7 +152,7 @@ def image_figure(
 
 
 def _readable(
-    model: ImageClassifier, files: Iterable[Path], broken: list[UnreadableFile] | None, losses: LossCount
+    model: ImageClassifier, files: Iterable[Path], broken: list[UnreadableFile] | None, losses: UnseenCount
 ) -> Iterator[tuple[Path, UInt8[Tensor, "c h w"]]]:
     for file in files:
         try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from capsella.data import DataOptions, ImageSet, NamedData, batches, load_data, source_names
 from capsella.data.decoding import decode_files
-from capsella.data.domains import class_number
+from capsella.data.domains import class_index
 from capsella.data.images import join
 from capsella.data.options import STAINED
 from capsella.data.reading import resize_array
@@ -181,7 +181,7 @@ def evaluate_ood(
     results = []
     for ood in sets:
         scores, predicted = _score(model, ood.images, batch_size)
-        numbers = torch.tensor([class_number(name, model.classes) for name in ood.classes or ()])
+        numbers = torch.tensor([class_index(name, model.classes) for name in ood.classes or ()])
         found = _flag(ood.name, scores, predicted, numbers, threshold)
         areas, curves = _compare(inside, scores, groups)
         results.append(replace(found, scores=areas, curves=curves, unreadable=ood.unreadable))

@@ -30,10 +30,10 @@ SIZE = 40
 _FILE, _ARCHIVE = "affnist/test.mat", "affnist/test.mat.zip"
 _URL = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip"
 _INSTEAD = f"The unpacked {_FILE} does as well, and the source affnist-like is drawn without it. "
-# Of the places of validation and test images, and of the affine maps: the same on every machine and for every split.
+# Seeds of the places of validation and test images, and of affine maps: the same on every machine, for every split.
 _VALIDATION_SEED, _TEST_SEED, _MAPS_SEED = 1, 2, 3
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)  # affNIST's ranges: ± degrees, ±, and along each axis
-# NotImplementedError: of a version of the format that SciPy does not read. SciPy's own error is named where it is
+# NotImplementedError: SciPy does not read this version of the format. SciPy's own error is named where it is
 # caught: its readers take a quarter of a second to import.
 _DAMAGED = (OSError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 _AT_A_TIME = 1000  # images whose maps are in memory together
@@ -65,11 +65,11 @@ def _scattered(images: ImageSet, seed: int) -> ImageSet:
 
 
 def affine_like_affnist(images: UInt8[Tensor, "n 1 h w"], seed: int) -> UInt8[Tensor, "n 1 40 40"]:
-    """Apply a random affine map to each image, onto a canvas of 40×40, as affNIST describes its own.
+    """Apply a random affine map to each image, onto a canvas of 40×40, with affNIST's documented ranges.
 
-    In this order: scale along each axis evenly from 0.8 to 1.2, shear evenly from −0.2 to 0.2, rotate evenly from −20
-    to 20 degrees, about the image's centre; then move evenly to anywhere where no light leaves the canvas
-    (to the middle, where it cannot fit). Bilinear.
+    In this order, all drawn uniformly: scale each axis by 0.8 to 1.2, shear by −0.2 to 0.2, rotate by −20 to 20 degrees
+    about the image's centre; then move to where no bright pixel leaves the canvas (to the middle if there is no such
+    place). Sampling is bilinear.
     """
     if len(images) == 0:
         return images.new_empty(0, 1, SIZE, SIZE)
@@ -103,7 +103,7 @@ def _mapped(
 ) -> UInt8[Tensor, "n 1 40 40"]:
     """Map the images. Each place of the canvas is sampled at A⁻¹(x − t)."""
     half = np.array(images.shape[:1:-1]) / 2  # across, down
-    back = np.linalg.inv(A) / half[None, :, None]  # to coordinates from −1 to 1, in which torch counts
+    back = np.linalg.inv(A) / half[None, :, None]  # to torch's coordinates from −1 to 1
     theta = np.concatenate([back * (SIZE / 2), -back @ t[:, :, None]], 2)
     grid = torch.nn.functional.affine_grid(
         torch.from_numpy(theta).float(), [len(images), 1, SIZE, SIZE], align_corners=False

@@ -1,7 +1,7 @@
 """White blood cells under the microscope: public sets packed as .npz files below `wbc/`, or as published.
 
 `pbc` is the Peripheral Blood Cell set: 15,212 of its 17,092 images, in eight classes or, as `pbc-11`, by the codes of
-the file names. The codes IG and NEUTROPHIL are left out there: all of their images have a lilac background, which few
+the file names. `pbc-11` leaves out the codes IG and NEUTROPHIL: all of their images have a lilac background, which few
 others have. Both split 70/10/20 % of each code; copies and overlapping crops of an image stay in one split.
 """
 
@@ -40,7 +40,7 @@ _CLASS_OF = {
     **dict.fromkeys(("BNE", "NEUTROPHIL", "SNE"), "neutrophil"),
     "PLATELET": "platelet",
 }
-_BETRAYED = ("IG", "NEUTROPHIL")  # codes that their background gives away
+_TELLTALE_CODES = ("IG", "NEUTROPHIL")  # codes that a network could recognise by their background
 
 
 def _read_pbc(options: NamedData) -> SourceSplits:
@@ -53,14 +53,14 @@ def _read_pbc(options: NamedData) -> SourceSplits:
         arrays = with_label(path, arrays, "code")
     source = read_arrays(path, arrays, options)
     if by_code:
-        names = [name for name in _CLASS_OF if name not in _BETRAYED]
+        names = [name for name in _CLASS_OF if name not in _TELLTALE_CODES]
         sets = {split: images.of_classes(names) for split, images in source.named().items()}
         source = replace(source, **sets)  # type: ignore[arg-type]
     return replace(source, name=options.name)
 
 
 def pbc_splits() -> dict[str, str]:
-    """Return the split of each image of `pbc`, by the name of its file without the ending."""
+    """Return the split of each image of `pbc`, by the name of its file without the suffix."""
     with lzma.open(Path(__file__).with_name("pbc_splits.csv.xz"), "rt", encoding="utf-8") as text:
         return {row["file"]: row["split"] for row in csv.DictReader(text)}
 
@@ -74,7 +74,7 @@ def _read_original(folder: Path, options: NamedData, by_code: bool) -> SourceSpl
     splits, files, seen = pbc_splits(), list[ClassFile](), set[str]()
     for path in walk(folder, []):
         code = path.stem.partition("_")[0]
-        if path.stem in splits and path.stem not in seen and not (by_code and code in _BETRAYED):
+        if path.stem in splits and path.stem not in seen and not (by_code and code in _TELLTALE_CODES):
             label = code if by_code else _CLASS_OF[code]
             files.append(ClassFile(path.relative_to(folder).as_posix(), label, splits[path.stem]))
         seen.add(path.stem)

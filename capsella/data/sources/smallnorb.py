@@ -84,7 +84,10 @@ def _read_original(options: NamedData) -> SourceSplits:
 
 
 def _read_split(stem: str, options: NamedData) -> ImageSet:
-    """`dat` [n 2 96 96], `cat` [n] and `info` [n 4]: instance, elevation 0–8, azimuth in tens of degrees, lighting."""
+    """Read `dat` [n 2 96 96], `cat` [n] and `info` [n 4].
+
+    The columns of `info` are instance, elevation 0–8, azimuth in tens of degrees, and lighting.
+    """
     paths = {part: _find(f"{stem}-{part}.mat") for part in ("dat", "cat", "info")}
     dat, cat, info = (read_norb_matrix(path) for path in paths.values())
     if dat.ndim != 4 or dat.shape[1] != 2 or cat.shape != dat.shape[:1] or info.shape != (len(dat), 4):

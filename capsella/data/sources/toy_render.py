@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-OVERSAMPLING = 2  # rays a pixel, along each axis
+OVERSAMPLING = 2  # rays per pixel, along each axis
 VIEW = 1.05  # the camera sees from −VIEW to VIEW, in the toys' units
 BACKGROUND = 0.55
 
@@ -15,7 +15,7 @@ BACKGROUND = 0.55
 class Solid:
     """An ellipsoid or a box, in the toy's frame: x forward, y to the left, z up.
 
-    size: radii of an ellipsoid, half the edges of a box. tilt: turned by this many radians about the y axis.
+    size: radii of an ellipsoid, half the edges of a box. tilt: rotation about the y axis in radians.
     """
 
     kind: Literal["ellipsoid", "box"]
@@ -89,7 +89,7 @@ def _cast(solid: Solid, view: View, surface: Surface) -> None:
     size = np.asarray(solid.size, np.float32)
 
     def to_unit(direction: np.ndarray) -> np.ndarray:
-        """Into the frame in which the solid is the unit ball or the cube from −1 to 1."""
+        """Transform to the frame in which the solid is the unit ball or the cube from −1 to 1."""
         return (direction @ rotation) / size
 
     # A ray's points there: q + depth · e.
@@ -107,7 +107,7 @@ def _cast(solid: Solid, view: View, surface: Surface) -> None:
 
 
 def _meet_ball(q: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Depth (−∞ for a miss) and normal where q + depth · e enters the unit ball from above: |q + depth · e| = 1."""
+    """Return depth (−∞ for a miss) and normal where q + depth · e enters the unit ball: |q + depth · e| = 1."""
     a, b, c = e @ e, q @ e, (q * q).sum(1) - 1
     discriminant = b * b - a * c
     depth = np.where(discriminant >= 0, (np.sqrt(np.maximum(discriminant, 0)) - b) / a, -np.inf).astype(np.float32)

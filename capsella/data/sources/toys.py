@@ -162,11 +162,11 @@ def _read(options: NamedData) -> SourceSplits:
     return arrange_viewpoints(SourceSplits("toys", train=train, test=test), options)
 
 
-MANY_TEST_INSTANCES = tuple(range(100, 140))  # 200 objects: ten of smallNORB decide nothing below 1.6 points
+MANY_TEST_INSTANCES = tuple(range(100, 140))  # 200 objects: ten, as in smallNORB, cannot resolve 1.6 points
 
 
 def _read_many(instances: int, options: NamedData) -> SourceSplits:
-    """Render `instances` training objects of each category under all lights, and 200 test objects, a light per view.
+    """Render `instances` training objects of each category under all lights, and 200 test objects, one light per view.
 
     Each is seen from 54 viewpoints: nine elevations and six azimuths if elevations are split, or else all 18 azimuths
     and three elevations.

@@ -34,7 +34,7 @@ def arrange_viewpoints(parts: SourceSplits, options: NamedData) -> SourceSplits:
 
     With viewpoints by azimuth or elevation, training is on familiar ones, and the test on novel ones, or on familiar
     ones for comparison. With `group="instance"`, images of one toy stay in one split. Without, the metadata `toy`
-    numbers the toys, for intervals.
+    numbers the toys, for confidence intervals.
 
     Raises:
         ValueError: `group` is something else.
