@@ -303,7 +303,9 @@ def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c
 
 def _decode_joined(
     path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int
-) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[tuple[UnseenPart, Fingerprint | None]]]:
+) -> tuple[
+    UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[tuple[UnseenPart, Fingerprint | None]]
+]:
     """Decode files joined end to end; return images, their rows, errors of broken ones, losses and fingerprints."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
