@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from capsella.errors import BusyError, CapsellaError, warn_once
 
-_WAIT = "wait for its end, or choose another folder"
+_WAIT = "wait until it ends, or choose another folder"
 _REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 

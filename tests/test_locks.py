@@ -36,7 +36,7 @@ def test_another_process_is_named_and_kept_out(holder, tmp_path):
         pass
     assert str(raised.value) == (
         f"{tmp_path / 'run'}: capsella is already working there (process {holder.pid}); "
-        "wait for its end, or choose another folder"
+        "wait until it ends, or choose another folder"
     )
 
 

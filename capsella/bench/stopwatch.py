@@ -1,4 +1,4 @@
-"""One stopwatch: steps timed in turn, percentiles of single calls, and throughput."""
+"""Stopwatch: steps timed in turn, percentiles of single calls, and throughput."""
 
 import gc
 import statistics

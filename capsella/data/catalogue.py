@@ -40,8 +40,8 @@ def source_names() -> tuple[str, ...]:
 class SourceRow(NamedTuple):
     """A data set in `capsella list data`.
 
-    images: train / validation / test, as the set is split; – for splits that are held out. found: where its files are
-    on this machine, or how to get them.
+    images: train / validation / test, as the set is split; – for splits that are held out. found: where the set's
+    files are on this machine, or how to get them.
     """
 
     name: str

@@ -34,7 +34,7 @@ class Chunk:
 def decode_files(
     files: Iterable[str], preprocessing: Preprocessing, *, chunk: int = 64, workers: int = 0
 ) -> Iterator[Chunk]:
-    """Read image files like `read_image`, in chunks and in order; a broken file becomes a reason.
+    """Read image files like `read_image`, in chunks and in order; a broken file yields a reason.
 
     Args:
         files: names, consumed as they are needed, so that any number of them costs no memory.

@@ -150,7 +150,7 @@ def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) ->
 
 
 def _note(names: list[str], same: Int64[np.ndarray, " n"], alike: Int64[np.ndarray, " n"]) -> str:
-    """Count the copies, with an example."""
+    """Return a note with the number of copies, and an example."""
     exact, near = (int((np.bincount(numbers) > 1).sum()) for numbers in (same, alike))
     texts = [f"{pluralize(exact, 'image')} more than once"] if exact else []
     texts += [f"{pluralize(near - exact, 'image')} also resized or compressed anew"] if near > exact else []
@@ -167,7 +167,7 @@ def _note(names: list[str], same: Int64[np.ndarray, " n"], alike: Int64[np.ndarr
 def _joined(
     images: ImageSet, used: Int64[np.ndarray, " k"], copies: Int64[np.ndarray, " k"]
 ) -> Int64[np.ndarray, " k"]:
-    """Return the group of each image: its own group, joined by copies."""
+    """Return the group of each image; groups that share copies become one."""
     rows = np.arange(len(used))
     groups = images.metadata["group"].numpy()[used] if "group" in images.metadata else rows
     return _connected(np.concatenate([np.stack([rows, _first(key)], 1) for key in (groups, copies)]), len(rows))

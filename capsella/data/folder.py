@@ -60,7 +60,7 @@ def read_folder(
     table: SplitTable | None,
     training_files: Callable[[SourceSplits], Sequence[str]],
 ) -> tuple[SourceSplits, ValueRange | None]:
-    """Decode every image once; return them, and the range of files of more than 8 bits.
+    """Decode every image once; return the images, and the range used for files of more than 8 bits.
 
     Args:
         options: how to read the images.

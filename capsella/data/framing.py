@@ -35,6 +35,6 @@ def fit_image(image: Image.Image, size: tuple[int, int], fit: str) -> Image.Imag
 
 
 def cropped_share(image_size: tuple[int, int], size: tuple[int, int]) -> float:
-    """Return the share of an image of (width, height) that `crop` to (height, width) cuts off."""
+    """Return the fraction of an image of (width, height) that `crop` to (height, width) cuts off."""
     ratio = (image_size[0] / image_size[1]) / (size[1] / size[0])
     return 1 - min(ratio, 1 / ratio)

@@ -52,7 +52,7 @@ Divided = tuple[Int64[Tensor, " k"], Int64[Tensor, " m"]]  # indices kept, indic
 def hold_out(
     items: Items, fraction: float, seed: int, keep: int = 1, among: Int64[Tensor, " k"] | None = None
 ) -> Divided:
-    """Divide indices in two, with each class on both sides and about `fraction` of its images on the second.
+    """Divide indices into those kept and those held out, with each class in both and about `fraction` of it held out.
 
     Args:
         items: the images.
@@ -73,7 +73,7 @@ def hold_out(
 
 
 def hold_out_images(images: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Divide a set like `hold_out`; returns the images kept and those held out."""
+    """Divide a set like `hold_out`; return the images kept and those held out."""
     kept, held = hold_out(Items.of(images), fraction, seed)
     return images.subset(kept), images.subset(held)
 
@@ -126,7 +126,7 @@ def _about_copies(items: Items) -> str:
 
 
 def _held(items: Items, among: Int64[Tensor, " n"], fraction: float, seed: int, keep: int) -> Bool[Tensor, " n"]:
-    """Mark the indices to hold out, so that each class keeps at least `keep` groups.
+    """Return a mask of the indices to hold out, of which each class keeps at least `keep` groups.
 
     Raises:
         CapsellaError: a class would be on one side only.

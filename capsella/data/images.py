@@ -41,8 +41,8 @@ class ImageSet:
     """The file of each image, or None."""
     metadata: dict[str, Shaped[Tensor, " n"]] = field(default_factory=dict)
     """More integers for each image. `group`: images of one group (a patient, a photograph) stay in one split. `copies`:
-    groups that also join copies of an image. `toy`: images of one toy may be in two splits, but are not
-    independent. `domain`: where an image comes from. `content`: changes if the file is replaced."""
+    groups that also join copies of an image. `toy`: images of one toy may be in two splits, but are not independent.
+    `domain`: where an image comes from. `content`: changes if the file is replaced."""
 
     def __post_init__(self) -> None:
         _check_images(self.images)
@@ -61,7 +61,7 @@ class ImageSet:
 
     @property
     def group(self) -> Int64[Tensor, " n"] | None:
-        """The number of each image's patient, photograph or toy; None if images are independent."""
+        """The index of each image's patient, photograph or toy; None if images are independent."""
         return self.metadata.get("group", self.metadata.get("toy"))
 
     @property

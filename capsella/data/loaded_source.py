@@ -135,7 +135,7 @@ class LoadedSource:
     def __init__(
         self, source: SourceSplits, split_table: SplitTable | None = None, value_range: ValueRange | None = None
     ) -> None:
-        """Args: source: the images. split_table: a split file that divides them. value_range: see above."""
+        """`split_table` holds the split file that divides the images, if any."""
         self.source, self.split_table, self.value_range = source, split_table, value_range
         self.notes, self.broken = source.notes, source.broken
         sets = source.named()
@@ -187,7 +187,7 @@ class LoadedSource:
         return files is not None and len(set(files)) == len(files)
 
     def _keys(self, by_file: bool) -> Iterable[str]:
-        """Return what a split file calls each image."""
+        """Return each image's key in a split file: its file name or position."""
         return self.images.files or () if by_file else [str(number) for number in range(len(self.images))]
 
     def _by_table(self, table: SplitTable) -> tuple[tuple[str, ...], dict[str, Rows]]:
@@ -212,7 +212,7 @@ class LoadedSource:
         return classes, {split: part for split, part in rows.items() if len(part)}
 
     def _divide(self, options: DataOptions) -> _Division:
-        """Divide the images into splits, and limit these."""
+        """Divide the images into splits, and apply the limits per class."""
         divided, notes = self._held_out(options)
         first = options.first_classes
         if first is not None and first > len(self.classes):

@@ -35,7 +35,7 @@ Duplicates = Literal["error", "keep", "ignore"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Options that every source of images has: how images are read, split and limited in number.
+    """The options that every source of images has: how images are read, split and limited in number.
 
     Raises:
         ValueError: a field is outside its range, or the source does not have it.
@@ -257,7 +257,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class FileData(DataOptions):
-    """Options of the user's own images, in a folder or a file."""
+    """The options of your own images, in a folder or a file."""
 
     path: Path
     """The folder with one subfolder per class, or the .npz file."""

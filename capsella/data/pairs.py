@@ -81,7 +81,7 @@ class PairSet:
         return self.source.labels[self.draw(torch.arange(len(self))).members]
 
     def counts(self) -> dict[str, int]:
-        """Count the source images of each class."""
+        """Count the source's images of each class."""
         return self.source.counts()
 
     def subset(self, indices: Integer[Tensor, " k"]) -> "PairSet":
@@ -120,7 +120,7 @@ class PairSet:
 
     @cached_property
     def _order(self) -> Int64[np.ndarray, " images"]:
-        """The order in which the source's images come first in a pair: sets of few pairs then have every class."""
+        """The order in which the source's images come first in a pair, mixed so that few pairs have every class."""
         return np.random.default_rng(self.seed).permutation(len(self.source))
 
     @cached_property

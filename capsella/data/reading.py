@@ -129,14 +129,14 @@ class UnseenCount:
 
     @classmethod
     def of(cls, losses: Iterable[UnseenPart]) -> "UnseenCount":
-        """Count files."""
+        """Return the count of several files."""
         count = cls()
         for loss in losses:
             count.add(loss)
         return count
 
     def add(self, loss: UnseenPart) -> None:
-        """Count a file if at least 1 % of it is not seen."""
+        """Count a file if at least 1 % of it is not seen, and update the largest fractions."""
         self.cropped += loss.cropped >= LEAST_LOSS
         self.outside += loss.outside >= LEAST_LOSS
         self.most_cropped = max(self.most_cropped, loss.cropped)
@@ -195,14 +195,14 @@ def decode(file: Path | BytesIO, name: str, preprocessing: Preprocessing) -> Dec
 
 
 def cropped_by(preprocessing: Preprocessing, image_size: tuple[int, int]) -> float:
-    """Return the fraction of an image of (width, height) that is cropped away: 0 if its stained cell is cropped."""
+    """Return the fraction of an image of (width, height) that `fit` crops away; 0 if a stained cell is cropped."""
     crops = preprocessing.fit == "crop" and preprocessing.cut is None and preprocessing.size is not None
     return cropped_share(image_size, preprocessing.size or (1, 1)) if crops else 0.0
 
 
 @contextmanager
 def readable(file: Path | BytesIO, name: str) -> Iterator[None]:
-    """Turn every error of reading an image file into a `CapsellaError` that names it."""
+    """Turn every error of reading an image file into a `CapsellaError` that begins with `name`."""
     try:
         yield
     except FileNotFoundError:

@@ -27,7 +27,7 @@ Others = Mapping[Output, Callable[[Tensor], Tensor]]  # the other outputs of a f
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The limits of a `Parity`. flips: in per cent of the images. probability: largest difference of any probability.
+    """The limits of the fields of a `Parity` with the same names; here, flips are in per cent of the images.
 
     Raises:
         ArgumentError: a number below 0.

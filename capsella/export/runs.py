@@ -66,7 +66,7 @@ def _images(run: Run, say: Callable[[str], object]) -> tuple[Splits | ExportImag
             images = ExportImages(*adapted_images(run, run.adapted))
         except CapsellaError as error:
             raise CapsellaError(
-                f"{run.folder} was adapted to {domain}, whose images check the file: {error}"
+                f"{run.folder} was adapted to {domain}, on whose images the file is checked: {error}"
             ) from error
         say(ADAPTED)
         return images, {"images": f"{domain}, without those of the adaptation", "probabilities": ADAPTED}
@@ -77,5 +77,5 @@ def _images(run: Run, say: Callable[[str], object]) -> tuple[Splits | ExportImag
             splits = load_data(replace(run.recipe.data, skip_broken=True))
         except CapsellaError:
             raise error from None  # the first error names the missing images
-        say(f"the errors below say nothing about new images: {error}")
-        return splits, {"images": "not those of the training: the errors say nothing about new images"}
+        say(f"the error rates below do not hold for new images: {error}")
+        return splits, {"images": "not those of the training: the error rates do not hold for new images"}

@@ -34,7 +34,7 @@ _CLASSES = {
 
 
 def stored_size(size: int | None) -> int:
-    """Return the size of the file to use: the smallest that need not be enlarged, or the largest; 28 without a size."""
+    """Return the size of the file to use: the smallest of at least `size`, or else the largest; 28 for None."""
     return min((stored for stored in _SIZES if stored >= (size or 28)), default=_SIZES[-1])
 
 

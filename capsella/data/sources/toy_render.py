@@ -83,7 +83,7 @@ def _view(azimuth: float, elevation: float, side: int) -> View:
 
 
 def _cast(solid: Solid, view: View, surface: Surface) -> None:
-    """Let the solid hide what lies behind it."""
+    """Intersect all rays with a solid, and update `surface` where it is the nearest."""
     c, s = np.cos(solid.tilt), np.sin(solid.tilt)
     rotation = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]], np.float32)  # columns: the solid's axes
     size = np.asarray(solid.size, np.float32)

@@ -18,7 +18,7 @@ FAMILIAR = {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 35, 40)}  #
 
 
 def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[Tensor, " n"]:
-    """Mark the images from familiar viewpoints, see `FAMILIAR`.
+    """Return a mask of the images from familiar viewpoints, see `FAMILIAR`.
 
     Raises:
         CapsellaError: the images have no such metadata.
