@@ -18,14 +18,14 @@ from capsella.training.run import Run
 
 @dataclass(frozen=True)
 class Adaptation:
-    """An adapted network's tests, as on the network before.
+    """Test results of a network before and after its adaptation.
 
     Attributes:
-        folder: the adapted run.
-        tests: by name of the test images, before and after; the first are those of the domain.
-        gain: in accuracy on the domain, with its interval over the test images.
-        held_out: predictions of the labelled images, each by a network adapted without it; None for fewer than two of
-            a class.
+        folder: folder of the adapted run.
+        tests: evaluations before and after, by name of the test images; the domain's come first.
+        gain: gain in accuracy on the domain, with an interval over the test images.
+        held_out: predictions for the labelled images, each by a network adapted without it; None if a class has a
+            single image.
     """
 
     folder: Path
@@ -48,17 +48,17 @@ def adapt_run(
     """Adapt a run with a few labelled images per class, test it on all others, and save it as a run.
 
     Args:
-        run: it stays as it is.
+        run: the trained run, which is not changed.
         domain: a folder, an .npz file or a named source.
         out: folder of the adapted run.
-        options: what is trained, with how many labelled images, and how.
+        options: which weights are adapted, with how many labelled images, and how.
         group: as for `read_domain`. No group is both learned from and tested.
         value_range: the values that become 0 and 255 in files of more than 8 bits.
         skip_broken: leave out images that cannot be read, or show no cell if cells are cropped.
         say: called with each line about the images, before the training.
 
     Raises:
-        CapsellaError: a run that was adapted before; images that cannot be used; a folder in use.
+        CapsellaError: the run was adapted before, the images cannot be used, or `out` holds a run.
     """
     RunFolder(out).check_unused()
     data_from(domain).check_outside(out)
@@ -88,7 +88,7 @@ def adapt_run(
     before, after = pairs[found.name]
     gain = difference_interval(after.correct.numpy()[None], before.correct.numpy()[None], before.groups)
     about = {
-        # A folder is found from anywhere; a named source is no place.
+        # A folder must be found from anywhere; a named source is no path.
         "laboratory": str(Path(domain).resolve()) if Path(domain).exists() else domain,
         "skip_broken": skip_broken,
         "group": group,

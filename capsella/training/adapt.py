@@ -1,6 +1,6 @@
 """Adapt a trained network to another domain with a few labelled images of each class.
 
-Three ways, from the least to the most that changes:
+Three ways, in the order of how much they change:
 
     statistics  means and variances of batch norms, recomputed on the images; labels are not used (AdaBN: Li, Wang,
                 Shi, Liu, Hou 2016, arXiv:1603.04779)
@@ -38,7 +38,7 @@ from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder
 from capsella.uncertainty import fit_calibration, weights_digest
 
-# Parts of the labelled images; each is predicted by a network that was adapted with the others.
+# Folds of the labelled images; each is predicted by a network that was adapted to the other folds.
 FOLDS = 5
 _RATE_FACTOR = {"last": 1.0, "all": 0.1}
 
@@ -58,11 +58,12 @@ def adapt_model(
         recipe: the recipe of its training, for loss, augmentation and optimizer.
         images: labelled images of the model's classes; a class may have none.
         options: how to adapt.
-        replay: the model's own training images: half of those for the statistics, and of each step.
+        replay: training images of the model, to be half of the images for the statistics and half of each step's batch.
         label: the label of the progress bar.
 
     Raises:
-        CapsellaError: `statistics`, but the model has no batch norm, or there is a single image; the weights diverge.
+        CapsellaError: `how` is "statistics", but the model has no batch norm or there is only one image; or the weights
+            diverge.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if options.how == "statistics" and not norms:
@@ -85,9 +86,9 @@ def _draw(images: ImageSet, number: int, options: AdaptOptions) -> ImageSet:
 
 
 def update_batch_norms(model: ImageClassifier, images: ImageSet) -> None:
-    """Recompute means and variances of all trainable batch norms on these images, whatever their labels.
+    """Recompute the means and variances of all trainable batch norms on these images, without their labels.
 
-    Those of a frozen backbone stay: they belong to its weights.
+    Batch norms of a frozen backbone keep their statistics, which belong to its weights.
     """
     model.train()
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
@@ -95,7 +96,7 @@ def update_batch_norms(model: ImageClassifier, images: ImageSet) -> None:
     for norm in norms:
         norm.reset_running_stats()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    number = math.ceil(len(images) / 128)  # batches count equally, so none may be a small rest
+    number = math.ceil(len(images) / 128)  # batches count equally, so their sizes must be similar
     encoder, device = without_decoder(model), device_of(model)
     with torch.no_grad():
         parts = batches(images, math.ceil(len(images) / number), order=order, device=device)
@@ -146,14 +147,14 @@ def _train(
 
 
 def _order(images: ImageSet, options: AdaptOptions, each: int) -> Int64[Tensor, "steps each"]:
-    """Return the rows for each step; every class that has images is drawn equally often."""
+    """Return the image indices of each step; all classes that have images are drawn equally often."""
     generator = torch.Generator().manual_seed(options.seed)
     order = balanced_order(_dense(images.labels), options.steps * each, generator, float("inf"))
     return order.view(options.steps, each)
 
 
 def _dense(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """Return labels numbered without gaps: a class of the network may have no image."""
+    """Return labels renumbered without gaps, because a class of the network may have no image."""
     return labels.unique(return_inverse=True)[1]
 
 
@@ -172,9 +173,9 @@ class HeldOutPredictions(NamedTuple):
 def predict_held_out(
     model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None = None
 ) -> HeldOutPredictions | None:
-    """Predict each labelled image by a network that was adapted, in the same way, with the other folds of them.
+    """Predict each labelled image with a network that was adapted to the other folds (cross-validation).
 
-    Return None if a class has a single image, so that there are no folds, or if a fold would leave one image.
+    Return None if this is impossible: a class has a single image, or there are fewer than three images.
     """
     folds = min(FOLDS, *(count for count in images.counts().values() if count))
     if folds < 2 or len(images) < 3:
@@ -183,7 +184,7 @@ def predict_held_out(
     for fold in range(folds):
         rows = hold_out_fold(Items.of(images), folds, fold, options.seed)
         others, held = (images.subset(part) for part in rows)
-        label = f"predicting the labelled images, part {fold + 1} of {folds}"
+        label = f"predicting the labelled images, fold {fold + 1} of {folds}"
         network = adapt_model(model, recipe, others, options, replay, label)
         with inference(network):
             parts = list(batches(held, 128, device=device_of(network)))
@@ -193,15 +194,15 @@ def predict_held_out(
 
 
 def calibrate_adapted(model: ImageClassifier, predictions: HeldOutPredictions) -> None:
-    """Fit `model.calibration` on held-out predictions, since the network has learned the labelled images themselves."""
+    """Fit `model.calibration` to held-out predictions, because the model was trained on the labelled images."""
     model.calibration = replace(fit_calibration(*predictions), weights=weights_digest(model))
 
 
 def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the adapted network as a run of the same recipe; `about` is the contents of adapted.json.
+    """Save the adapted network as a run with the recipe of `run`; `about` becomes adapted.json.
 
     Raises:
-        CapsellaError: a run is in `folder` already.
+        CapsellaError: `folder` already holds a run.
     """
     files, before = RunFolder(folder), RunFolder(run.folder)
     files.check_unused()

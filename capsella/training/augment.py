@@ -1,7 +1,7 @@
-"""Random changes of a batch of training images, on its device.
+"""Augmentation of a batch of training images, on the device of the batch.
 
-Most are kornia's. Here are those whose distribution kornia does not have. Each module changes images [b c h w] in
-[0, 1] and draws from PyTorch's global generator.
+Most steps are kornia's; this module adds those whose distributions kornia lacks. Each takes images [b c h w] in [0, 1]
+and draws from PyTorch's global generator.
 """
 
 import math
@@ -20,12 +20,12 @@ BLACK_BELOW = 0.5 / 255
 DARKEST = 1 / 255
 # Haematoxylin, eosin and DAB: optical density in red, green and blue (Ruifrok and Johnston 2001).
 STAINS = ((0.650, 0.704, 0.286), (0.072, 0.990, 0.105), (0.268, 0.570, 0.776))
-# The colour of a stain changes by this share of the change of its amount.
+# A stain's colour changes by up to this fraction of the largest relative change of its amount.
 COLOUR_SHARE = 0.3
 
 
 class Augment(nn.Module):
-    """All changes of `AugmentOptions`, one after another; images keep their shape."""
+    """The augmentation that `AugmentOptions` describe; images keep their shape."""
 
     def __init__(self, options: AugmentOptions, image_size: tuple[int, int]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Augment(nn.Module):
         )
 
     def forward(self, images: Images) -> Images:
-        """Return a changed copy, or the images themselves without any change."""
+        """Return augmented images; if every option is off, the input itself."""
         changed: Tensor = self.steps(images)
         return changed
 
@@ -62,7 +62,7 @@ def _geometric(options: AugmentOptions, image_size: tuple[int, int]) -> list[nn.
 
 
 def _photometric(options: AugmentOptions) -> list[nn.Module]:
-    """Return the changes that another microscope, stain or camera makes."""
+    """Return the steps that imitate another microscope, stain or camera."""
     steps: list[nn.Module] = []
     if options.zoom > 1:
         steps.append(RandomZoom(options.zoom))
@@ -99,10 +99,10 @@ class RandomApply(nn.Module):
 
 
 class RandomNormalRotation(nn.Module):
-    """Rotate half of the images by normally distributed angles, and narrow all, in one resampling; black moves in.
+    """Rotate half of the images by normally distributed angles and narrow all of them; what moves in is black.
 
-    After the authors' code of Mazzia et al. 2021, which resamples once for each. Angles are at most three standard
-    deviations. The width shrinks by a half-normally distributed share below `narrow`.
+    This follows the authors' code of Mazzia et al. 2021, but resamples once instead of twice. Angles are clipped at
+    three standard deviations. Each width shrinks by a half-normally distributed fraction below `narrow`.
     """
 
     def __init__(self, degrees_sd: float, narrow: float) -> None:
@@ -116,7 +116,7 @@ class RandomNormalRotation(nn.Module):
         degrees = self.degrees_sd * torch.randn(batch, device=images.device).clamp(-3, 3)
         angle = torch.deg2rad(degrees) * is_rotated
         factor = 1 / (1 - self.narrow * _half_normal(batch, images.device))
-        # From a place in the new image to its place in the old one, in coordinates from −1 to 1 along each axis.
+        # Map positions in the new image to positions in the old one; coordinates run from −1 to 1 along each axis.
         cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
         x = torch.stack([cos * factor, -sin * (height / width), zero], 1)
         y = torch.stack([sin * factor * (width / height), cos, zero], 1)
@@ -124,10 +124,10 @@ class RandomNormalRotation(nn.Module):
 
 
 class RandomMarginShift(nn.Module):
-    """Move what is not black by whole pixels within its margins, along each axis in a random direction.
+    """Shift the non-black content by whole pixels within its black margins, along each axis in a random direction.
 
-    The step is a share below 1 of the margin, half-normally distributed with standard deviation 1/3 (authors' code of
-    Mazzia et al. 2021). A black image stays as it is.
+    The shift is a half-normally distributed fraction of the margin (σ = 1/3, below 1), as in the authors' code of
+    Mazzia et al. 2021. A black image stays as it is.
     """
 
     def forward(self, images: Images) -> Images:
@@ -138,7 +138,7 @@ class RandomMarginShift(nn.Module):
         return images[b[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
     def _sources(self, lit: Tensor) -> Tensor:
-        """Return [b n], where each row or column of the moved image comes from; `lit` [b n] has those with light."""
+        """Return the source index [b n] of each row or column after the shift; `lit` [b n] marks those not black."""
         batch, n = lit.shape
         before = lit.int().argmax(1)
         after = lit.flip(1).int().argmax(1)
@@ -163,7 +163,7 @@ class RandomErasing(nn.Module):
         return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
 
     def _covered(self, batch: int, n: int, device: torch.device) -> Tensor:
-        """Return [b n], the rows or columns that the squares cover."""
+        """Return a mask [b n] of the rows or columns that each image's square covers."""
         first = self.side + torch.randint(n - 3 * self.side + 1, (batch, 1), device=device)
         places = torch.arange(n, device=device)
         return (places >= first) & (places < first + self.side)
@@ -173,7 +173,7 @@ class RandomStain(nn.Module):
     """Change amounts and colours of two stains, in optical density; white stays white (Tellez et al. 2018).
 
     A pixel x has the optical density −ln x, a sum of the stains' colours. Each stain's amount is multiplied by a number
-    from 1 − strength to 1 + strength, one per image; the third, the rest, keeps its amount.
+    from 1 − strength to 1 + strength, one per image; the residual component keeps its amount.
     """
 
     def __init__(self, strength: float) -> None:
@@ -197,7 +197,7 @@ class RandomStain(nn.Module):
 
 
 class RandomGamma(nn.Module):
-    """Multiply each colour by a factor, the white balance, and raise all to a power; both are log-uniform."""
+    """Multiply each channel by a log-uniform factor (white balance), then raise all to a log-uniform power (gamma)."""
 
     def __init__(self, gamma: float, white_balance: float) -> None:
         super().__init__()
@@ -254,10 +254,10 @@ class RandomBlurNoise(nn.Module):
 
 
 class RandomDownscaleJpeg(nn.Module):
-    """Take images with fewer pixels, save them as JPEG, and enlarge them again; half of the batches stay as they are.
+    """Shrink images, compress them as JPEG, and enlarge them again, in half of the batches.
 
-    A batch is shrunk by one log-uniform factor from 1 to `downscale`; each image has a uniform quality from `jpeg` to
-    100.
+    Each batch is shrunk by one log-uniform factor from 1 to `downscale`. Each image's JPEG quality is uniform from
+    `jpeg` to 100.
     """
 
     def __init__(self, downscale: float, jpeg: int) -> None:
@@ -300,5 +300,5 @@ def _uniform(*shape: int, like: Tensor) -> Tensor:
 
 
 def _half_normal(number: int, device: torch.device) -> Tensor:
-    """Return sizes from a half-normal distribution with standard deviation 1/3, below 1."""
+    """Return absolute values of normal numbers with standard deviation 1/3, clipped below 1."""
     return (torch.randn(number, device=device).abs() / 3).clamp(max=0.9999)

@@ -1,4 +1,4 @@
-"""`balance`: draw rare classes more often, or weigh them more in the loss; and resolve "auto"."""
+"""The option `balance` of a recipe: draw rare classes more often, or give them more weight in the loss."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from capsella.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class BalanceChoice:
-    """The meaning of "auto" for these images, and why, in a few words."""
+    """The value that `balance="auto"` resolves to for a training set, and the reason."""
 
     balance: Literal["none", "sampling", "weights"]
     why: str
@@ -28,7 +28,7 @@ class BalanceChoice:
 
 
 def choose_balance(counts: Mapping[str, int]) -> BalanceChoice:
-    """Resolve "auto" for the number of training images of each class: sampling if they are uneven.
+    """Resolve `balance="auto"` from the number of training images per class: sampling if the numbers are uneven.
 
     >>> print(choose_balance({"neutrophil": 160, "monocyte": 16}))
     auto → sampling: neutrophil has 10.0 times the training images of monocyte (160 and 16)
@@ -45,7 +45,7 @@ def choose_balance(counts: Mapping[str, int]) -> BalanceChoice:
 
 
 def resolve_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, BalanceChoice | None]:
-    """Return the recipe with "auto" resolved for these training images, and the choice, if there was one."""
+    """Return the recipe with `balance="auto"` resolved for these training images; the choice is None without "auto"."""
     if recipe.balance != "auto":
         return recipe, None
     if recipe.data.is_paired:
@@ -58,7 +58,7 @@ def resolve_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, Bal
 
 
 def epoch_rows(recipe: Recipe, images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, " k"]:
-    """Return the rows of the training images in the order of an epoch."""
+    """Return the indices of the training images in the order in which an epoch visits them."""
     if recipe.balance == "sampling":
         if "domain" in images.metadata:
             return balanced_order(classes_of_domains(images), recipe.epoch_images, generator, math.inf)
@@ -67,20 +67,20 @@ def epoch_rows(recipe: Recipe, images: LabelledImages, generator: torch.Generato
 
 
 def classes_of_domains(images: LabelledImages) -> Int64[Tensor, " n"]:
-    """Return each image's index of its (class, domain) pair; all pairs are drawn equally often, however rare.
+    """Return each image's index of its (domain, class) pair, for balanced sampling.
 
-    Otherwise the domain would predict the class: if one laboratory has more neutrophils, its colours would mean
-    neutrophil.
+    All pairs are drawn equally often, however few images one has. Otherwise a network could predict the class from the
+    domain: if one laboratory has more neutrophils, its colours would indicate a neutrophil.
     """
     numbers = images.labels + len(images.classes) * images.metadata["domain"]
     return numbers.unique(return_inverse=True)[1]
 
 
 def class_weights(recipe: Recipe, images: LabelledImages) -> Float[Tensor, " classes"] | None:
-    """Return weights [classes] in the loss, of mean 1 over the training images; None if the recipe has none.
+    """Return the loss weight of each class, with mean 1 over the training images; None unless `balance` is "weights".
 
-    Averaged over an epoch they do what sampling does: a class weighs more by the factor by which it would be drawn
-    more often.
+    Averaged over an epoch, the weights have the same effect as sampling: each class is weighted by the factor by which
+    sampling would draw it more often.
     """
     if recipe.balance != "weights":
         return None
@@ -90,10 +90,10 @@ def class_weights(recipe: Recipe, images: LabelledImages) -> Float[Tensor, " cla
 
 
 def log_prior_shift(recipe: Recipe, images: LabelledImages) -> tuple[float, ...] | None:
-    """Return ln(share of the training images / share of the draws) of each class; None if both are equal.
+    """Return ln(proportion of the training images / proportion of the draws) per class; None without balancing.
 
-    A network learns how likely a class is among what it is shown. Added to its logits, these numbers bring that back to
-    the images as they are (Saerens, Latinne and Decaestecker 2002).
+    A network learns the class priors of the images that it is shown. Adding these numbers to its logits restores the
+    priors of the training set (Saerens, Latinne and Decaestecker 2002).
     """
     if recipe.balance == "none" or recipe.data.is_paired:
         return None

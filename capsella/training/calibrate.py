@@ -8,7 +8,7 @@ from capsella.data import LabelledImages
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
 from capsella.training.balance import log_prior_shift
-from capsella.training.precision import kind_of
+from capsella.training.precision import resolve_accelerator
 from capsella.training.run import RunFolder, load_run
 from capsella.training.run_splits import load_splits
 from capsella.uncertainty import (
@@ -23,7 +23,7 @@ from capsella.uncertainty import (
 def calibrate_folder(
     folder: Path, training: LabelledImages, validation: LabelledImages, device: torch.device, batch_size: int = 128
 ) -> tuple[Calibration, OODDetector]:
-    """Fit both for the model saved in `folder`, and write calibration.json and ood_detector.safetensors there."""
+    """Fit calibration and OOD detector to the model in `folder`; save calibration.json and ood_detector.safetensors."""
     model = ImageClassifier.from_pretrained(folder).to(device)
     recipe = RunFolder(folder).read_config()[1]
     calibration = calibrate_model(model, validation, batch_size, log_prior_shift(recipe, training))
@@ -38,9 +38,10 @@ def calibrate_run(folder: str | Path) -> tuple[Calibration, OODDetector]:
     run = load_run(folder)
     if run.adapted is not None:
         raise CapsellaError(
-            f"{folder} was adapted to another domain: there, calibration needs two labelled images of each class"
+            f"{folder} was adapted to another domain; `capsella adapt` calibrates such a run if classes have two images"
         )
     if run.recipe.data.is_paired:
         raise CapsellaError(f"{folder} is a run on pairs: calibrated probabilities need one class per image")
     splits, batch_size = load_splits(run, skip_broken=True), run.recipe.batch_size
-    return calibrate_folder(folder, splits.train, splits.validation, torch.device(kind_of("auto")), batch_size)
+    device = torch.device(resolve_accelerator("auto"))
+    return calibrate_folder(folder, splits.train, splits.validation, device, batch_size)

@@ -20,9 +20,9 @@ EpochRow = dict[str, float]
 class Progress:
     """The progress of a training.
 
-    epoch: complete epochs. batch, images: complete batches of the next epoch, and the images in them. step: optimizer
-    steps in all. history: one row of metrics per complete epoch. best: the row of the epoch whose weights are kept.
-    sums: running totals of the epoch in progress.
+    epoch: completed epochs. batch, images: completed batches of the current epoch, and the images in them. step:
+    optimizer steps in all epochs. history: one row of metrics per completed epoch. best: the row of the epoch whose
+    weights are kept. sums: running totals of the epoch in progress.
     """
 
     epoch: int = 0
@@ -34,19 +34,19 @@ class Progress:
     sums: dict[str, float] = field(default_factory=dict)
 
     def position(self, steps: int, single_steps: int) -> float:
-        """Return how many steps a single device would have done up to here.
+        """Return the progress in steps of a single device, which learning-rate schedules use.
 
-        Its epochs have `single_steps`, and this training's `steps`. Schedules use this number: several devices may have
-        fewer steps (`epoch_batches`), and may go on with a training that one began.
+        An epoch has `single_steps` on a single device and `steps` in this training: several devices may take fewer
+        (see `epoch_batches`). The number of devices may also change when a training is resumed.
         """
         return self.epoch * single_steps + min(self.batch / steps, 1.0) * single_steps
 
     def over_processes(self, processes: int) -> "Progress":
-        """Return it with the sums of all processes, estimated from this one's: no process waits for a checkpoint."""
+        """Return the progress with sums over all processes, estimated from this one's to avoid synchronisation."""
         return self if processes == 1 else replace(self, sums=_scaled(self.sums, processes))
 
     def share_sums(self, processes: int) -> None:
-        """Leave each of the processes that go on from a checkpoint its share of the sums."""
+        """Divide the sums of a checkpoint evenly among the processes that resume from it."""
         if processes > 1:
             self.sums = _scaled(self.sums, 1 / processes)
 
@@ -63,7 +63,7 @@ def is_global(name: str) -> bool:
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, average: AveragedModel | None = None
 ) -> None:
-    """Write weights, optimizer state, progress and the average of the weights, if any, as a whole or not at all."""
+    """Write weights, optimizer state, progress and averaged weights, if any; the file is replaced as a whole."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
     if average is not None:
         state["average"] = average.state_dict()
@@ -78,7 +78,7 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, average: AveragedModel | None = None
 ) -> Progress:
-    """Fill model, optimizer and average from a checkpoint and return the progress; no code in it is run.
+    """Load a checkpoint into model, optimizer and average, and return its progress; code in it is never run.
 
     Raises:
         CapsellaError: the file is missing, damaged, or belongs to another model.
@@ -97,7 +97,7 @@ def load_checkpoint(
 
 
 def read_progress(path: Path) -> Progress:
-    """Read how far the training of a checkpoint has come.
+    """Read the training progress that a checkpoint stores.
 
     Raises:
         CapsellaError: the file is missing or damaged.
@@ -106,22 +106,22 @@ def read_progress(path: Path) -> Progress:
     try:
         return Progress(**state["progress"])
     except (KeyError, TypeError) as error:
-        raise CapsellaError(f"{path} belongs to another model: it has no progress of a training") from error
+        raise CapsellaError(f"{path} belongs to another model: it holds no training progress") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        with zipfile.ZipFile(path) as archive:  # PyTorch compares no checksums: a changed bit would be another weight
+        with zipfile.ZipFile(path) as archive:  # PyTorch verifies no checksums: a flipped bit would change a weight
             if (part := archive.testzip()) is not None:
-                raise ValueError(f"{part} has another checksum")
+                raise ValueError(f"{part} does not match its checksum")
         return state
     except FileNotFoundError as error:
         raise CapsellaError(f"{path} does not exist; train again into another folder") from error
     except MemoryError:
         raise
-    except Exception as error:  # damaged bytes raise errors of many types, and their texts advise to execute the file
-        if isinstance(error, OSError) and error.filename is not None:  # the system's; PyTorch's own name no file
+    except Exception as error:  # damaged files raise many types, whose texts advise disabling weights_only
+        if isinstance(error, OSError) and error.filename is not None:  # PyTorch's own have no filename
             raise
         raise CapsellaError(
             f"{path} is damaged or cut off, or holds more than a checkpoint's tensors and numbers; restore the file "

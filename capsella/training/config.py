@@ -1,6 +1,6 @@
-"""Options of a training: network, augmentation, optimizer, compute. `Recipe` holds those that decide its result.
+"""Training options: network, augmentation, optimizer, compute. `Recipe` collects those that decide the result.
 
-PyTorch, networks and routings are imported where they are used: the command line reads these options without them.
+PyTorch, networks and routings are imported inside functions, so that the command line can read options without them.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from capsella.models import ImageClassifier
 
 # float32; or convolutions and dense layers in bfloat16, all else in float32.
-Exact = Literal["32-true", "bf16-mixed"]
+ResolvedPrecision = Literal["32-true", "bf16-mixed"]
 Precision = Literal["auto", "32-true", "bf16-mixed"]
 Balance = Literal["auto", "none", "sampling", "weights"]
-# Options of a network that its images decide.
+# Network options that follow from the images.
 FROM_DATA = ("image_size", "channels", "classes")
-# Bits of a seed: results are known by seeds, which should be short.
+# Seeds have at most this many bits: results are identified by their seeds, which should be short.
 SEED_BITS = 22
 
 
@@ -65,7 +65,7 @@ class ModelOptions:
     name: str
     """The registered network (`capsella list models` lists them)."""
     options: Annotated[Mapping[str, Any], tyro.conf.arg(name="")] = field(default_factory=dict)
-    """Its options but image size, channels and classes, which come from the data."""
+    """Options of the network, except image size, channels and classes, which come from the data."""
 
     def replace(self, **options: Any) -> "ModelOptions":
         """Return the same network with other values of these options.
@@ -87,9 +87,9 @@ class ModelOptions:
         return {key: parameter.default for key, parameter in parameters.items() if key not in FROM_DATA}
 
     def of_network(self, name: str) -> "ModelOptions":
-        """Return another network: with these options if it has the very same ones, else with its own defaults.
+        """Return another network: with these options if it has the same option names and routing, else its defaults.
 
-        The large variant of a small network has the same options, and a routing of the same kind.
+        For example, the large variant of a network takes over the options of the small one.
         """
         mine, other = self.complete(), ModelOptions(name).complete()
         same_routing = type(mine.options.get("routing")) is type(other.options.get("routing"))
@@ -98,9 +98,9 @@ class ModelOptions:
         )
 
     def with_options(self, values: Mapping[str, Any]) -> "ModelOptions":
-        """Return the options, defaults included, with other values, which are checked.
+        """Return all options, defaults included, with some values replaced and checked.
 
-        A routing is given by its name; "routing.iterations" and the like are its options.
+        A routing is given by its name, and its options as "routing.iterations" and the like.
 
         Raises:
             ValueError: an unknown option or routing (suggests the nearest), or a value of another type.
@@ -122,7 +122,7 @@ class ModelOptions:
         return model
 
     def check(self) -> None:
-        """Check that the network has these options, and their types, for what was written by hand.
+        """Check that the network has these options, and that their values have the right types.
 
         Raises:
             ValueError: an unknown option (suggests the nearest), or a value of another type.
@@ -189,22 +189,22 @@ class AugmentOptions:
     """Rotate half of the images by an angle from a normal distribution with this standard deviation in degrees, at most
     three of them."""
     narrow: float = bounded(0.0, 0, 1, ends="[)")
-    """Make images narrower by less than this fraction of the width, typically by a third of it (half-normal)."""
+    """Make images narrower by less than this fraction of the width, typically by a third of that (half-normal)."""
     margin_shift: bool = False
-    """Shift within the margins around what is not black, typically by a third of a margin, in random directions."""
+    """Shift the non-black content within its black margins, typically by a third of a margin, in random directions."""
     erase: int = bounded(0, 0)
     """Black out a square with sides of this many pixels, at a random place at least as far from the border."""
     mixup: float = bounded(0.0, 0, 10)
     """Blend each image with another one of its batch by a share from Beta(mixup, mixup), and their losses likewise;
-    0.2 is common. Adaptations leave it out."""
+    0.2 is common. Not used in adaptations."""
     zoom: float = bounded(1.0, 1, 4)
     """Magnify or shrink each image by up to this factor, as other microscopes do; the border's pixels are repeated."""
     stain: float = bounded(0.0, 0, 1)
     """RGB only: change the amounts of two stains by up to this fraction each, and their colours a little."""
     white_balance: float = bounded(0.0, 0, 1)
-    """Make each colour brighter or darker by up to e to this power, as other cameras and lamps do."""
+    """Multiply each colour channel by a factor from e^−x to e^x, with x this number, as other cameras and lamps do."""
     gamma: float = bounded(0.0, 0, 1)
-    """Raise images to powers between e to minus and plus this number: lighter or darker middle tones."""
+    """Raise pixel values to a power from e^−x to e^x, with x this number: lighter or darker midtones."""
     blur: float = bounded(0.0, 0, 10)
     """Blur each image by a Gaussian with a standard deviation of up to this many pixels."""
     noise: float = bounded(0.0, 0, 1)
@@ -212,16 +212,17 @@ class AugmentOptions:
     downscale: float = bounded(1.0, 1, 8)
     """Shrink half of the batches by up to this factor and enlarge them again, as from a camera with fewer pixels."""
     jpeg: int = bounded(100, 1, 100)
-    """Grey or RGB only: save each image of those batches as JPEG in between, with a quality from this to 100."""
+    """Grey or RGB only: compress the images of half of the batches, after any `downscale`, as JPEG with a quality from
+    this to 100."""
     microscope_keep_prob: float = bounded(0.0, 0, 1, ends="[)")
-    """Share of the images that the changes from `zoom` to `jpeg` leave as they are, so that the network does not lose
-    its own laboratory."""
+    """Probability that an image skips the changes from `zoom` to `jpeg`, so that the network stays accurate on images
+    of its own domain."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def for_domain_shift(self) -> "AugmentOptions":
-        """Add the changes that other microscopes, stains and cameras make to training images."""
+        """Return these options with the changes that other microscopes, stains and cameras make to images."""
         return dataclasses.replace(
             self,
             rotation=180.0,
@@ -237,7 +238,7 @@ class AugmentOptions:
         )
 
     def changes(self) -> dict[str, Any]:
-        """Return the fields that differ from no augmentation."""
+        """Return the fields that switch an augmentation on, i.e. differ from their defaults."""
         off = AugmentOptions()
         return {name: value for name, value in dataclasses.asdict(self).items() if value != getattr(off, name)}
 
@@ -251,19 +252,19 @@ class OptimizerOptions:
     """
 
     learning_rate: float = bounded(1e-3, 0, ends="(]")
-    """Learning rate of the first step, or of the first after the warm-up; an exponential schedule decays meanwhile."""
+    """Learning rate of the first step, or of the first after the warm-up; exponential decay counts warm-up steps."""
     schedule: Literal["exponential", "cosine", "steps"] = "exponential"
     """Exponential decay; half a cosine down to zero at the end of the training (Loshchilov and Hutter 2017); or steps,
     which multiply the learning rate by `decay` at each of `drops`."""
     warmup_steps: int = bounded(0, 0)
-    """The learning rate rises linearly over this many first steps."""
+    """Raise the learning rate linearly over this many steps at the start."""
     decay: float = bounded(0.96, 0, ends="(]")
-    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it.
+    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1: constant.
     The schedule of steps multiplies by it at each drop, typically by 0.1."""
     decay_steps: int | None = bounded(2000, 0, ends="(]")
-    """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code. None: the whole training, however long."""
+    """Steps per factor of `decay`; None: the whole training. Sabour et al. 2017 (code) multiply by 0.96 every 2000."""
     least_rate: float = bounded(0.0, 0)
-    """The exponential schedule falls no lower than this."""
+    """Lower limit of the learning rate in the exponential schedule."""
     l2: float = bounded(0.0, 0)
     """L2 penalty on all weights: the weight decay of Adam and SGD."""
     gradient_clip: float | None = bounded(None, 0, ends="(]")
@@ -272,12 +273,12 @@ class OptimizerOptions:
     """Evaluate and keep an exponential moving average of the weights, with this decay per step (0.999: over about the
     last 1,000 steps). Default: the weights themselves."""
     method: Literal["adam", "sgd", "logistic_regression"] = "adam"
-    """Adam (β = 0.9 and 0.999, ε = 1e-8), or stochastic gradient descent, which needs learning rates like 0.1. For a
-    linear layer on a frozen backbone also logistic regression, without augmentation; one epoch is enough."""
+    """Adam (β = 0.9 and 0.999, ε = 1e-8), or stochastic gradient descent, which needs learning rates like 0.1.
+    Logistic regression fits a linear layer on a frozen backbone, without augmentation; one epoch is enough."""
     momentum: float = bounded(0.9, 0, 1, ends="[)")
     """SGD momentum; 0 disables it."""
     drops: tuple[float, ...] = ()
-    """When the schedule of steps lowers the learning rate: after these fractions of the training, e.g. 0.5 0.75."""
+    """Fractions of the training after which the schedule of steps lowers the learning rate, e.g. 0.5 0.75."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -306,7 +307,7 @@ class OptimizerOptions:
         return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
 
     def create(self, weights: "Iterable[nn.Parameter]") -> "torch.optim.Optimizer":
-        """Return the optimizer of these weights; each step sets its learning rate by `learning_rate_at`."""
+        """Return an optimizer for these weights; the training sets its learning rate at each step."""
         import torch
 
         if self.method == "sgd":
@@ -318,14 +319,14 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Options of the machine: where a recipe is trained, and how safely. They are no part of the recipe.
+    """Hardware and checkpoint options of a training, which are not part of the recipe.
 
     Raises:
         ArgumentError: a field is out of range.
     """
 
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
-    """The device; "auto": on a CUDA GPU if there is one, else on the CPU."""
+    """The device; "auto": a CUDA GPU if there is one, else the CPU."""
     devices: int = bounded(1, 1)
     """Number of devices, with distributed data parallel (DDP); on a CPU, processes. Leave it out under torchrun, which
     sets it, also for several machines: `torchrun --nnodes 2 --nproc-per-node 4 … -m capsella train …`."""

@@ -16,7 +16,7 @@ from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_global
 from capsella.training.config import ComputeOptions
-from capsella.training.precision import kind_of
+from capsella.training.precision import resolve_accelerator
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # takes nearly two seconds to import
@@ -41,7 +41,7 @@ class World(NamedTuple):
 
 
 def world_of(compute: ComputeOptions) -> World:
-    """Return what torchrun started, if it started this process; else the devices of `compute`."""
+    """Return the processes that torchrun started, if it started this one; else one per device of `compute`."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return World(compute.devices, 1)
     size, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -75,7 +75,7 @@ def _fabric(compute: ComputeOptions, strategy: str = "auto", precision: Any = No
     world = world_of(compute)
     try:
         return Fabric(
-            accelerator=kind_of(compute.accelerator),
+            accelerator=resolve_accelerator(compute.accelerator),
             devices=world.devices,
             num_nodes=world.machines,
             strategy=strategy,
@@ -87,11 +87,11 @@ def _fabric(compute: ComputeOptions, strategy: str = "auto", precision: Any = No
 
 
 def launch(recipe: Recipe, compute: ComputeOptions) -> "Fabric":
-    """Set devices, threads and precision, which must be resolved; start the processes if there are several devices.
+    """Set up devices, threads and precision (resolved, not "auto"); start the processes if there are several devices.
 
     Raises:
-        ValueError: this machine lacks the devices, a batch cannot be divided evenly among them, or processes come with
-            different precisions.
+        ValueError: this machine lacks the devices, a batch cannot be divided evenly among them, or processes have
+            resolved different precisions.
     """
     check_argument(recipe.precision != "auto", "be resolved before a launch", precision=recipe.precision)
     world = world_of(compute)
@@ -102,7 +102,7 @@ def launch(recipe: Recipe, compute: ComputeOptions) -> "Fabric":
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
-    torch.backends.cudnn.allow_tf32 = recipe.precision != "32-true"  # else a GPU's convolutions have 10 bits of 23
+    torch.backends.cudnn.allow_tf32 = recipe.precision != "32-true"  # TF32 keeps 10 of float32's 23 mantissa bits
     fabric = _fabric(compute, "ddp" if world.size > 1 else "auto", recipe.precision)
     fabric.launch()
     _check_same_numbers(fabric, recipe)
@@ -130,27 +130,27 @@ def _check_same_numbers(fabric: "Fabric", recipe: Recipe) -> None:
 
 
 def is_first_of_training(compute: ComputeOptions) -> bool:
-    """Return whether this process is the first of a training's processes; known before they are launched."""
+    """Return whether this is the first process of a training; works before the processes are launched."""
     return world_of(compute).size == 1 or is_launched_first()
 
 
 def is_launched_first() -> bool:
-    """Return whether a launcher, if any, has this process as its first; known before a training is set up."""
+    """Return whether this process has rank 0, or no launcher; works before a training is set up."""
     ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
     return next((int(rank) for rank in ranks if rank), 0) == 0
 
 
 def is_first_process() -> bool:
-    """Return whether this is the one process that writes and reports, of all that train together."""
+    """Return whether this is the one of the distributed processes that writes files and reports (rank 0)."""
     together = torch.distributed.is_available() and torch.distributed.is_initialized()
     return not together or torch.distributed.get_rank() == 0
 
 
 @contextmanager
 def raise_on_peer_exit(fabric: "Fabric", folder: Path) -> Iterator[None]:
-    """End with a sentence, not a traceback, if another process of the same training dies.
+    """Raise a readable error if another process of the same training dies.
 
-    This process notices because messages to the other fail, or because torchrun ends it.
+    This process notices because communication fails, or because torchrun terminates it.
 
     Raises:
         CapsellaError: another process of the training in `folder` ended.
@@ -159,8 +159,8 @@ def raise_on_peer_exit(fabric: "Fabric", folder: Path) -> Iterator[None]:
         yield
         return
     peer_exit = CapsellaError(
-        f"another process of this training ended, so all do; capsella train --resume {folder} goes on from the last "
-        "checkpoint, with any number of processes"
+        f"another process of this training ended, so this one stops too; continue from the last checkpoint, with "
+        f"any number of processes: capsella train --resume {folder}"
     )
     is_terminated = False
 
@@ -173,7 +173,7 @@ def raise_on_peer_exit(fabric: "Fabric", folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # PyTorch raises an error of its own for a file that is not whole when it is left.
+        # PyTorch raises its own RuntimeError if the signal interrupts it while it writes a file.
         if is_terminated or isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
             raise peer_exit from error
         raise
@@ -182,12 +182,12 @@ def raise_on_peer_exit(fabric: "Fabric", folder: Path) -> Iterator[None]:
 
 
 def folder_of_first(fabric: "Fabric", folder: Path) -> Path:
-    """Return the folder that the first process chose: another may have seen that one already, and chosen the next."""
+    """Return the folder that the first process chose; others may have found it in use and chosen the next name."""
     return folder if fabric.world_size == 1 else Path(fabric.broadcast(str(folder)))
 
 
 def sum_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, float]:
-    """Add images, errors and losses over all devices; average what each has whole (seconds, gradient norms)."""
+    """Add images, errors and losses over all devices; average sums that are already global (see `is_global`)."""
     world = fabric.world_size
     if world == 1:
         return sums
@@ -200,9 +200,9 @@ def sum_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, floa
 def keep_freed_memory() -> None:
     """Let glibc's allocator keep freed memory for the rest of the process.
 
-    By default it asks the system for each array of more than 32 MiB, and returns it when it is freed. A training step
-    frees and allocates the same feature maps again and again, and the system clears every page again, which takes a
-    quarter of a step of CapsNet. The process then holds its largest memory until it ends.
+    By default, glibc requests each array of more than 32 MiB from the system and returns it when it is freed. Training
+    frees and allocates the same feature maps at every step, and the system clears their pages each time, which takes a
+    quarter of a CapsNet step. In return, the process holds its peak memory until it ends.
 
     This does nothing with another allocator, or if the environment sets the allocator.
     """
@@ -215,7 +215,7 @@ def keep_freed_memory() -> None:
 
 
 def _reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory_mib` count this training and not those before it in the process, if the system allows it."""
+    """Reset the peak that `peak_memory_mib` returns, so that earlier trainings do not count, if the system permits."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":
@@ -224,7 +224,7 @@ def _reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Return the largest memory since `launch`: allocated on a GPU, or resident, including what was held before."""
+    """Return the peak memory since `launch`: allocated on a GPU, else resident, which includes what was held before."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB

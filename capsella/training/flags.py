@@ -1,6 +1,6 @@
-"""A recipe as flags: its fields with types and texts, and recipes with other values of some.
+"""Command-line flags of a recipe: its fields with types and help texts, and recipes with some fields replaced.
 
-Needs PyTorch only where the network changes.
+PyTorch is imported only if the network changes.
 """
 
 import ast
@@ -17,7 +17,7 @@ from capsella.losses import LossOptions
 from capsella.training.config import AugmentOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
 
-# The dataclasses behind each part of a recipe. Which of the data classes it is depends on the source.
+# The dataclasses of each part of a recipe. The class of `data` depends on the source.
 GROUPS: dict[str, tuple[type, ...]] = {
     "": (Recipe,),
     "data": tuple(KINDS.values()),
@@ -25,7 +25,7 @@ GROUPS: dict[str, tuple[type, ...]] = {
     "loss": (LossOptions,),
     "optimizer": (OptimizerOptions,),
 }
-FLAGS = {"loss.name": "loss", "optimizer.method": "optimizer"}  # else the last part of a field's path
+FLAGS = {"loss.name": "loss", "optimizer.method": "optimizer"}  # other flags: the last part of the field's path
 SOURCE_FIELDS = ("path", "name", "domains")  # the source itself, which --data names
 
 
@@ -40,7 +40,7 @@ class RecipeField(NamedTuple):
 
 @cache
 def recipe_fields() -> dict[str, RecipeField]:
-    """Return the fields of all recipes by path. `model`, `model_kwargs` and `data` stand for a network and a source."""
+    """Return each recipe field with a flag, by dotted path; `model`, `model_kwargs`, `data` set network and source."""
     found = [
         RecipeField("model", "model", str, "The network (capsella list models); the recipe's by default."),
         RecipeField(
@@ -69,7 +69,7 @@ def recipe_fields() -> dict[str, RecipeField]:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """Return what the docstrings of a dataclass and of its bases say about each field, in one line."""
+    """Return each field's docstring in one line, from a dataclass and its bases."""
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base):
@@ -79,9 +79,9 @@ def field_texts(kind: type) -> dict[str, str]:
 
 
 def with_fields(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with other values of some fields, given by path.
+    """Return a recipe with some fields replaced; `values` has them by dotted path.
 
-    Paths are those of `recipe_fields`, or of the network's options and its routing's, as "model.routing.iterations".
+    Paths are the keys of `recipe_fields`, or options of the network and its routing, e.g. "model.routing.iterations".
 
     Raises:
         ValueError: a value out of range, or a field that this source of images or network does not have.
@@ -107,7 +107,7 @@ def with_fields(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 
 def with_values(part: Any, changes: Mapping[str, Any]) -> Any:
-    """Return a part of a recipe with other values.
+    """Return a part of a recipe, e.g. its optimizer options, with some fields replaced.
 
     Raises:
         ValueError: a value out of range, or a field that this kind of data does not have.
@@ -121,7 +121,7 @@ def with_values(part: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """Return a number, truth value, None or tuple that `text` is; or the text."""
+    """Return the Python literal that `text` spells, else the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -20,11 +20,11 @@ from capsella.training.config import Balance
 
 INVERSE_STRENGTHS = tuple(10.0**power for power in range(-5, 1))  # scikit-learn's C
 CV_FOLDS, MOST_CV_IMAGES, ITERATIONS = 4, 4_000, 300
-FLOOR = 1e-12  # of a probability in the cross-validated loss
+FLOOR = 1e-12  # the smallest probability in a log loss
 
 
 class HeadFit(NamedTuple):
-    """The chosen inverse regularisation strength C, and mean loss and errors on the training images."""
+    """The chosen inverse regularisation strength C, and the mean loss and number of errors on the training images."""
 
     c: float
     loss: float
@@ -40,7 +40,7 @@ def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance,
     Args:
         model: `backbone_linear` with a frozen backbone.
         training: images of one class each; they are not augmented.
-        balance: as of `Recipe`, without "auto".
+        balance: as in `Recipe`, without "auto".
         batch_size: affects speed and memory only.
     """
     from sklearn.linear_model import LogisticRegression  # a second to import
@@ -57,11 +57,11 @@ def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance,
     scaled = (features - mean) / np.sqrt(variance + norm.eps)
     c = _choose_c(scaled, labels, weights, None if images.group is None else images.group.numpy())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it may end before it converges
+        warnings.simplefilter("ignore", UserWarning)  # it may stop before it converges
         fit = LogisticRegression(C=c, max_iter=ITERATIONS).fit(scaled, labels, weights)
     probabilities = fit.predict_proba(scaled)
     coefficients, intercepts = fit.coef_, fit.intercept_
-    if len(coefficients) == 1:  # of two classes, scikit-learn has the difference
+    if len(coefficients) == 1:  # for two classes, scikit-learn fits the difference of both rows
         coefficients = np.concatenate([-coefficients, coefficients]) / 2
         intercepts = np.concatenate([-intercepts, intercepts]) / 2
     with torch.no_grad():
@@ -80,7 +80,7 @@ def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance,
 
 
 def _features(model: ImageClassifier, images: ImageSet, batch_size: int) -> Float[np.ndarray, "n width"]:
-    """Return the mean of each map of the backbone for each image."""
+    """Return the backbone's features of each image, averaged over positions."""
     backbone = cast(nn.Sequential, model.network)[0]
     with inference(model) as device:
         parts = batches(images, batch_size, device=device)
@@ -111,7 +111,7 @@ def _choose_c(
     features, labels, weights = features[few], labels[few], weights[few]
     losses = np.zeros(len(INVERSE_STRENGTHS))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer images than folds
+        warnings.simplefilter("ignore", UserWarning)  # about classes with fewer images than folds
         for train, held in _splits(labels, None if groups is None else groups[few]):
             column, known = np.full(labels.max() + 1, -1), np.unique(labels[train])
             column[known] = np.arange(len(known))
@@ -126,7 +126,7 @@ def _choose_c(
 def _splits(
     labels: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"] | None
 ) -> Iterator[tuple[Int[np.ndarray, " train"], Int[np.ndarray, " held"]]]:
-    """Yield rows to fit and rows to test, stratified, with groups whole; only those with two classes to fit."""
+    """Yield training and test indices of stratified folds that keep groups whole and train on at least two classes."""
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     largest = int(np.bincount(labels).max())

@@ -1,6 +1,6 @@
 """The training loop.
 
-The randomness of every step follows from (seed, step), so a resumed run computes what an unbroken one does.
+The random numbers of a step depend only on (seed, step), so a resumed run computes what an uninterrupted one does.
 """
 
 import math
@@ -53,7 +53,7 @@ from capsella.training.validation import (
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Steps that `time_steps` takes before the clock starts, and at least and at most on the clock.
+# Steps of `time_steps`: untimed ones, and the fewest and most timed ones.
 WARM_UP, FEWEST, MOST = 1, 2, 50
 
 
@@ -67,24 +67,24 @@ def train(
     until: int | None = None,
     splits: Splits | None = None,
 ) -> Run:
-    """Train and calibrate a new run in `folder`; it is not tested (`capsella.fit` also does that).
+    """Train and calibrate a new run in `folder`; do not test it (`capsella.fit` does both).
 
     Args:
         recipe: what to train.
         folder: the run folder.
-        name: what the run is called.
+        name: name of the run.
         compute: where to train.
         console: where progress is printed; default: the standard output.
-        until: pause after this epoch, as if interrupted; `resume` then computes what an unbroken training does.
+        until: pause after this epoch, as if interrupted; `resume` continues with the same results.
         splits: the images of the recipe, if they are loaded already.
 
     Returns:
         The run with the weights that the recipe keeps, and its splits.
 
     Raises:
-        CapsellaError: a run is in `folder` already, another process trains there, it lies among the images, data is
-            missing or broken, or the disk is full.
-        TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
+        CapsellaError: `folder` already holds a run, is in use by another training or lies among the images; data is
+            missing or broken; or the disk is full.
+        TrainingDivergedError: loss or gradient is NaN or infinite; the last good checkpoint is kept.
         ValueError: the images do not fit the network.
     """
     devices.check_devices(compute)
@@ -117,13 +117,13 @@ def resume(
 
     Args:
         folder: the run folder.
-        compute: where it goes on, perhaps with another number of processes; default: where it was.
+        compute: where to continue, e.g. with another number of processes; default: as before.
         console: as for `train`.
         until: as for `train`.
         splits: as for `train`.
 
     Raises:
-        CapsellaError: no run or no checkpoint is there, or an adapted run; and what `train` raises.
+        CapsellaError: `folder` has no run or no checkpoint, or an adapted run; or as for `train`.
     """
     files = RunFolder(folder)
     (name, recipe, _), before = files.read_config(), files.read_compute()
@@ -211,7 +211,7 @@ class Trainer:
         return is_finished(self.recipe, self.progress)
 
     def _begin(self) -> None:
-        """Leave a checkpoint to resume from, remove what a kill left half written, report the images."""
+        """Write a first checkpoint, remove files that a killed process left half written, and report the images."""
         for part in self.files.path.glob(".*.part"):
             part.unlink()
         if self.progress.step == 0:
@@ -240,7 +240,7 @@ class Trainer:
                 saved = time.monotonic()
 
     def _fit_head(self, bar: StepBar) -> None:
-        """Fit the head of a frozen backbone in place of an epoch of steps."""
+        """Fit the head of a frozen backbone instead of training an epoch."""
         started, images = time.monotonic(), len(self.splits.train)
         fit = fit_head(self.model, self.splits.train, self.recipe.balance, self.recipe.batch_size)
         if self.average is not None:
@@ -251,17 +251,17 @@ class Trainer:
         bar.advance(f"C {fit.c:g}", self.steps)
 
     def _epoch_batches(self) -> list[Tensor]:
-        """Return the rows of the batches of this epoch that are still to do, each for all devices together."""
+        """Return the image indices of each remaining batch of this epoch; a batch is for all devices together."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
         order = epoch_rows(self.recipe, self.splits.train, generator)
         size, devices = self.recipe.batch_size, self.fabric.world_size
         left = len(order) - self.progress.images
-        if 0 < left < (fewest := min(size, 2 * devices)):  # fewer devices left too few: some images are seen again
+        if 0 < left < (fewest := min(size, 2 * devices)):  # fewer devices left too few: repeat some images
             left = min(fewest, len(order))
         return epoch_batches(order[len(order) - left :], size, devices) if left else []
 
     def _train_step(self, batch: Tensor) -> str:
-        """Take an optimizer step with this device's part of a batch; return a few words for the progress bar."""
+        """Take an optimizer step with this device's part of a batch; return its text for the progress bar."""
         progress, options = self.progress, self.recipe.optimizer
         world, rank = self.fabric.world_size, self.fabric.global_rank
         rows = batch[rank::world]
@@ -285,7 +285,7 @@ class Trainer:
             mixup=mixed,
         )
         self.wrapped_optimizer.zero_grad()
-        # Gradients are averaged over the devices, some of which have one image more of an epoch's last batch.
+        # DDP averages gradients over devices, but some have one image more of the last batch: weight by images.
         self.fabric.backward(losses.total * (len(rows) * world / len(batch)))
         layers, norms = gradient_norms(self.model)
         norm = torch.linalg.vector_norm(norms)
@@ -343,7 +343,7 @@ class Trainer:
         }
         if self.recipe.stop_at_error is not None and self.recipe.stop_on == "test":
             own["test_error"] = self._validate(self.splits.test).error
-        row = self.fabric.broadcast(own)  # running statistics differ from process to process, but all end together
+        row = self.fabric.broadcast(own)  # batch norms differ between processes, but all must stop together
         progress.history.append(row)
         progress.batch, progress.images, progress.sums = 0, 0, {}
         if is_better(self.recipe, row, progress.best):
@@ -364,12 +364,12 @@ class Trainer:
             save_checkpoint(self.files.checkpoint, self.model, self.optimizer, progress, self.average)
 
     def _seed_of(self, number: int, *, stream: int) -> int:
-        """Return a seed of its own for the order of an epoch (stream 1) and for a step (stream 2)."""
+        """Return the seed for the order of an epoch (stream 1) or for a step (stream 2)."""
         return mixed_seed(self.recipe.seed, stream, number)
 
 
 class StepTime(NamedTuple):
-    """Seconds of one optimizer step, and of one image that is validated or tested."""
+    """Seconds per optimizer step, and per image that is validated or tested."""
 
     step: float
     image: float
@@ -383,7 +383,7 @@ def time_steps(
     Args:
         recipe: what would be trained.
         compute: where to train.
-        seconds: for the steps on the clock, at least two of them.
+        seconds: time for the timed steps, of which there are at least two.
         splits: the images, if they are loaded already.
 
     Raises:

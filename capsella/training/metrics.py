@@ -47,9 +47,9 @@ def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
 
 
 def open_events(folder: Path, step: int) -> "SummaryWriter | None":
-    """Open TensorBoard's events after `step`, or return None where TensorBoard (an extra) is not installed.
+    """Open TensorBoard's events after `step`, or return None if TensorBoard (an extra) is not installed.
 
-    Events of later steps, which a kill left behind, no longer count.
+    Events of later steps, which a killed process left behind, are hidden.
     """
     if importlib.util.find_spec("tensorboard") is None:
         return None
@@ -59,7 +59,7 @@ def open_events(folder: Path, step: int) -> "SummaryWriter | None":
 
 
 def write_events(writer: "SummaryWriter", row: EpochRow) -> None:
-    """Write an epoch's metrics to TensorBoard; they are on the disk before its checkpoint is."""
+    """Write an epoch's metrics to TensorBoard; they are on disk before the epoch's checkpoint is."""
     for key, value in row.items():
         if key not in ("epoch", "step"):
             writer.add_scalar(key.replace("_", "/", 1), value, int(row["step"]))
@@ -69,7 +69,7 @@ def write_events(writer: "SummaryWriter", row: EpochRow) -> None:
 def epoch_line(row: EpochRow, epochs: int, metric: str = "validation_error") -> str:
     """Return the line of at most 80 columns that the console shows for an epoch.
 
-    `metric` is the column that chooses epochs. Each error is followed by the loss.
+    `metric` is the column that decides which epoch is kept. The loss follows each error.
     """
     balanced = "" if metric == "validation_error" else f" ({row[metric]:.1f} % balanced)"
     test = f" · test {row['test_error']:.2f} %" if "test_error" in row else ""
@@ -97,14 +97,14 @@ def progress_bar(console: Console, description: str, total: int, completed: int)
 
 
 class StepBar:
-    """The task of a progress bar."""
+    """A progress bar over training steps."""
 
     def __init__(self, progress: Progress, description: str, total: int, completed: int) -> None:
         self.progress = progress
         self.task = progress.add_task(description, total=total, completed=completed, state="")
 
     def advance(self, state: str, steps: int = 1) -> None:
-        """Advance by so many steps; `state` stands beside the count."""
+        """Advance by `steps` and show `state` beside the count."""
         self.progress.update(self.task, advance=steps, state=state)
 
     @property

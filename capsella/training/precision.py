@@ -15,13 +15,13 @@ from torch import nn
 from capsella.environment import processor
 from capsella.errors import CapsellaError, warn_once
 from capsella.files import read_json, write_json
-from capsella.training.config import Exact
+from capsella.training.config import ResolvedPrecision
 
-# bfloat16 must be this many times as fast as float32: a smaller gain is not worth another rounding.
+# bfloat16 must be this many times as fast as float32: a smaller gain is not worth the lower precision.
 CLEARLY_FASTER = 1.2
 ROUNDS = 5
-# In the timed batch. With fewer images a processor may take another algorithm: one was slower with bfloat16 up to eight
-# images, and 1.6 times as fast from sixteen on.
+# Images in the timed batch. With fewer images a processor may take another algorithm: one was slower with bfloat16 up
+# to eight images, and 1.6 times as fast from sixteen on.
 IMAGES = 16
 # Remembers measured ratios by processor, version of PyTorch, threads and images.
 MEMORY = Path(pooch.os_cache("capsella")) / "precision.json"
@@ -29,9 +29,9 @@ MEMORY = Path(pooch.os_cache("capsella")) / "precision.json"
 
 @dataclass(frozen=True)
 class PrecisionChoice:
-    """The meaning of "auto" on this machine, and why, in a few words."""
+    """The value that `precision="auto"` resolves to on this machine, and the reason."""
 
-    precision: Exact
+    precision: ResolvedPrecision
     why: str
 
     def __str__(self) -> str:
@@ -39,13 +39,13 @@ class PrecisionChoice:
 
 
 def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionChoice:
-    """Resolve "auto": on a GPU by its abilities, on a processor by times that are measured once and remembered.
+    """Resolve `precision="auto"`: by hardware support on a GPU, by times measured once and remembered on a CPU.
 
     Args:
         accelerator: "cpu", "cuda", or "auto" as in `ComputeOptions`.
-        memory: the file that remembers; default: `MEMORY`, in the user's cache folder.
+        memory: the JSON file of measured ratios; default: `MEMORY`, in the user's cache folder.
     """
-    if kind_of(accelerator) == "cuda":
+    if resolve_accelerator(accelerator) == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         why = f"the GPU has {'' if fast else 'no '}bfloat16 units"
         return PrecisionChoice("bf16-mixed" if fast else "32-true", why)
@@ -61,14 +61,14 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionC
         try:
             write_json(memory, {**known, key: round(ratio, 3)})
         except (OSError, ValueError, CapsellaError) as error:
-            what = "every training measures again what --precision auto is, unless --precision is 32-true or bf16-mixed"
+            what = "each training with --precision auto measures again; --precision 32-true or bf16-mixed avoids this"
             warn_once("precision.json", f"{error}; {what}")
     why = f"bfloat16 is {ratio:.2g} times as fast as float32 here (measured once, remembered in {memory})"
     return PrecisionChoice("bf16-mixed" if ratio >= CLEARLY_FASTER else "32-true", why)
 
 
 def measure_ratio() -> float:
-    """Measure how many times as fast bfloat16 is, on a convolution and a matrix product; takes a second or two."""
+    """Return how many times as fast bfloat16 is as float32, on a convolution and a matrix product; takes seconds."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         # CapsNet's second convolution with half of its inputs, and a layer of its decoder.
         convolution, images = nn.Conv2d(128, 256, 9, stride=2), torch.randn(IMAGES, 128, 20, 20)
@@ -80,7 +80,7 @@ def measure_ratio() -> float:
                     output = layer(inputs)
                 output.float().square().mean().backward()
 
-        # Other work on the machine only ever adds to a time, so the least counts, after one call without the clock.
+        # Other load on the machine only ever adds time, so take the minimum, without the first call.
         seconds: dict[bool, list[float]] = {False: [], True: []}
         for enabled in (False, True) * (1 + ROUNDS):
             started = time.perf_counter()
@@ -89,8 +89,8 @@ def measure_ratio() -> float:
     return min(seconds[False][1:]) / min(seconds[True][1:])
 
 
-def kind_of(accelerator: str) -> str:
-    """Resolve "auto" to CUDA if there is such a GPU, else to the CPU.
+def resolve_accelerator(accelerator: str) -> str:
+    """Return the accelerator, with "auto" resolved to "cuda" if there is a CUDA GPU, else to "cpu".
 
     Apple's GPU is not used: it has no float64, in which error rates and scores are computed.
     """

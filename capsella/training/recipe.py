@@ -48,12 +48,12 @@ class Recipe:
     epochs: int = bounded(50, 1)
     """Passes over the training images."""
     epoch_images: int | None = bounded(None, 1)
-    """An epoch has this many training images, newly drawn for each, instead of a pass over all. For sets so large that
-    you want to validate more often than after each pass."""
+    """Training images per epoch, newly drawn for each, instead of a pass over all. For data sets so large that you want
+    to validate more often than after each pass."""
     balance: Balance = "none"
-    """Treatment of rare classes: draw all classes evenly (sampling), or weigh their losses (weights); no image counts
-    more than five times. The epoch is then chosen by the balanced error, the mean over classes. `auto`: sampling if the
-    largest class has at least 1.5 times the training images of the smallest; a run keeps its choice."""
+    """Treatment of rare classes: draw all classes evenly (sampling), or weight their losses (weights); no image counts
+    more than five times. The kept epoch is then that with the lowest balanced error, the mean over classes. `auto`:
+    sampling if the largest class has at least 1.5 times the training images of the smallest; a run keeps its choice."""
     batch_size: int = bounded(128, 1)
     """Images per step, over all devices together."""
     keep: Literal["best", "last"] = "best"
@@ -62,11 +62,11 @@ class Recipe:
     patience: int | None = bounded(None, 1)
     """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
     stop_at_error: float | None = bounded(None, 0, 100)
-    """Stop after the first epoch with at most this error in per cent and keep its weights, so that networks compare at
-    an equal error; with `--epoch-images`, at a finer grain than whole passes. If no epoch reaches it, the training runs
-    to its end, and summary.json reports that."""
+    """Stop after the first epoch with at most this error in per cent and keep its weights, to compare networks at
+    an equal error; with `--epoch-images` this is checked more often than after each pass. If no epoch reaches it, the
+    training runs to its end, and summary.json reports that."""
     stop_on: Literal["validation", "test"] = "validation"
-    """The images whose error `--stop-at-error` compares: test follows papers that test on another set."""
+    """The images whose error `--stop-at-error` limits; `test` is for papers that then report on another data set."""
     seed: int = bounded(0, 0, 2**SEED_BITS - 1)
     """Seed of the weights, the order of the images, augmentation and dropout."""
     deterministic: bool = False
@@ -101,15 +101,15 @@ class Recipe:
         return dataclasses.replace(self, model=self.model.replace(**options))
 
     def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> "Recipe":
-        """Return the recipe with the measured range and scale of its images, so that later readers read them alike."""
+        """Return the recipe with the measured value range and cell radius of its images, to read others alike."""
         data = self.data.with_measured(value_range, cell_radius)
         return self if data == self.data else dataclasses.replace(self, data=data)
 
     def with_network(self, name: str) -> "Recipe":
         """Return the recipe with another network (see `ModelOptions.of_network`).
 
-        A CNN brings cross-entropy (sigmoid for pairs, whose images have two classes), capsules margin loss. The loss
-        stays if both networks have capsules, or neither.
+        Changing from capsules to a CNN sets the loss to cross-entropy (sigmoid for pairs, whose images have two
+        classes), and changing to capsules sets it to the margin loss. Otherwise the loss stays.
 
         Raises:
             ValueError: no network is registered under `name`.
@@ -157,7 +157,7 @@ class Recipe:
 
 
 def _read(kind: type[AnyOptions], values: Mapping[str, Any], group: str = "") -> AnyOptions:
-    """Return a dataclass of values that were read, each checked against its field's type."""
+    """Return an instance of a dataclass from JSON values, each checked against its field's type."""
     known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name, value in values.items():
         if name not in known:
@@ -177,7 +177,7 @@ def _check_finite(group: Any) -> None:
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Write a complete recipe; `read_recipe` reads it. A relative path of images starts from the working folder."""
+    """Write a recipe with all defaults filled in, for `read_recipe`; image paths are relative to the working folder."""
     write_json(path, {"recipe": recipe.complete().to_dict()})
 
 
@@ -200,7 +200,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Return every field below `value` by its path, e.g. "model.routing.iterations"."""
+    """Return every field of `value` and its parts by dotted path, e.g. "model.routing.iterations"."""
     from capsella.routing import Routing  # brings PyTorch
 
     if isinstance(value, Routing):

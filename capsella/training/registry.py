@@ -1,4 +1,4 @@
-"""Recipes by name, and as commands."""
+"""The registry of recipes, and the command that trains a recipe."""
 
 import fnmatch
 import inspect
@@ -24,7 +24,7 @@ def register_recipe(function: RecipeFunction) -> RecipeFunction:
 def register_recipe_for(
     networks: Sequence[str], suffix: str = ""
 ) -> Callable[[Callable[[str], Recipe]], Callable[[str], Recipe]]:
-    """Return a decorator that registers a function from a network's name to its recipe, once as NETWORK + `suffix`."""
+    """Return a decorator that registers a function of a network's name once per network, as NETWORK + `suffix`."""
 
     def register(function: Callable[[str], Recipe]) -> Callable[[str], Recipe]:
         RECIPES.update({_hyphens(network) + suffix: partial(function, network) for network in networks})
@@ -40,7 +40,7 @@ def get_recipe(name: str) -> Recipe:
         ArgumentError: unknown; suggests the nearest.
     """
     if name not in RECIPES:
-        where = "`capsella list recipes` lists them; images of your own are named by their folder, which must exist"
+        where = "`capsella list recipes` lists them; to train on your own images, name an existing folder"
         raise unknown_name("recipe", name, RECIPES, where)
     return RECIPES[name]()
 
@@ -56,23 +56,23 @@ def recipe_summary(name: str) -> str:
 
 
 def recipe_group(name: str) -> str:
-    """Return the package or module below `capsella.papers` that has the recipe, e.g. "sabour2017"."""
+    """Return the package or module below `capsella.papers` that defines the recipe, e.g. "sabour2017"."""
     return _source(name).__module__.removeprefix("capsella.papers.").partition(".")[0]
 
 
 def recipe_modules() -> tuple[str, ...]:
-    """Return the modules whose import registers the recipes; no import registers those of a script that runs."""
+    """Return the modules that register recipes when imported, without a running script (`__main__`)."""
     return tuple(sorted({_source(name).__module__ for name in RECIPES} - {"__main__"}))
 
 
 def _source(name: str) -> Callable[..., Recipe]:
-    """Return the function as written, without the network that it was registered for."""
+    """Return the function that was registered, without a bound network."""
     function = RECIPES[name]
     return function.func if isinstance(function, partial) else function
 
 
 def list_recipes(pattern: str = "*") -> list[str]:
-    """Return registered names that match a shell pattern, in the order of each paper's file."""
+    """Return registered names that match a shell pattern, in the order of registration."""
     return fnmatch.filter(RECIPES, pattern)
 
 
@@ -83,7 +83,7 @@ def _hyphens(name: str) -> str:
 def train_command(name: str, recipe: Recipe) -> str:
     """Return the command that trains `recipe`: its registered name, and a flag for each field that differs from it.
 
-    A recipe that was made in Python, or read from a file, is in the run's config.json, which is such a file.
+    For an unregistered recipe, made in Python or read from a file, the command reads the run's config.json.
     """
     if name not in RECIPES:
         return "capsella train config.json"
@@ -95,7 +95,7 @@ def train_command(name: str, recipe: Recipe) -> str:
         changed["model"] = recipe.model.name
     for path, value in changed.items():
         words += [f"--{path}", value]
-    # Other data, a network with other options, and a routing bring defaults of their own; later flags start from these.
+    # Another source, network or routing brings its own defaults, from which the other flags differ.
     before, after = flatten(with_fields(registered, changed).complete()), flatten(recipe.complete())
     routing = after.get("model.routing")
     if routing != before.get("model.routing"):

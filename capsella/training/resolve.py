@@ -6,7 +6,7 @@ from capsella import _native
 from capsella.routing import EMRouting
 from capsella.training.config import ComputeOptions
 from capsella.training.devices import set_threads
-from capsella.training.precision import choose_precision, kind_of
+from capsella.training.precision import choose_precision, resolve_accelerator
 from capsella.training.recipe import Recipe
 
 
@@ -21,19 +21,19 @@ def resolve_auto(recipe: Recipe, compute: ComputeOptions) -> tuple[Recipe, list[
     routing = recipe.model.complete().options.get("routing")
     if isinstance(routing, EMRouting) and _gains_by_bfloat16_votes(recipe, routing, compute):
         recipe = recipe.with_model(routing=replace(routing, votes="bfloat16"))
-        choices.append("votes auto → bfloat16: bf16-mixed, and this processor multiplies it")
+        choices.append("votes auto → bfloat16: precision is bf16-mixed, and this processor multiplies bfloat16")
     return recipe, choices
 
 
 def _gains_by_bfloat16_votes(recipe: Recipe, routing: EMRouting, compute: ComputeOptions) -> bool:
     is_open = routing.votes == "auto" and routing.backend in ("auto", "native") and recipe.precision == "bf16-mixed"
-    return is_open and kind_of(compute.accelerator) == "cpu" and _native.multiplies_bfloat16()
+    return is_open and resolve_accelerator(compute.accelerator) == "cpu" and _native.multiplies_bfloat16()
 
 
 def with_resolved_from(recipe: Recipe, begun: Recipe) -> Recipe:
-    """Return the recipe with what it leaves open resolved as in a run that has begun.
+    """Return the recipe with everything that it leaves open resolved as in the recipe of an existing run.
 
-    That is "auto" of precision, votes and balance, and the measured value range and scale of the images.
+    This concerns "auto" for precision, votes and balance, and the measured value range and cell radius of the images.
     """
     if recipe.precision == "auto":
         recipe = replace(recipe, precision=begun.precision)
@@ -44,5 +44,5 @@ def with_resolved_from(recipe: Recipe, begun: Recipe) -> Recipe:
         votes = begun_routing.votes if routing.votes == "auto" else routing.votes
         recipe = recipe.with_model(routing=replace(routing, votes=votes))
     if recipe.data.cells != begun.data.cells:
-        return recipe  # other cropping: nothing measured fits
+        return recipe  # cropped differently: the measured values do not apply
     return recipe.with_measured(begun.data.value_range, begun.data.cell_radius)

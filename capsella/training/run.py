@@ -1,4 +1,4 @@
-"""The folder of a run: what a training writes there, and how it is read."""
+"""The folder of a run: the files that a training writes, and how to read them."""
 
 import json
 import shlex
@@ -22,7 +22,7 @@ from capsella.training.metrics import read_metrics
 from capsella.training.recipe import Recipe, flatten
 from capsella.training.resolve import with_resolved_from
 
-# Most runs, or changed settings, that an error names.
+# The largest number of runs, or changed settings, that an error lists.
 MOST_NAMED = 4
 
 
@@ -91,7 +91,7 @@ class RunFolder:
 
     @property
     def is_final(self) -> bool:
-        """True if training is complete and its checkpoint was deleted, which the runner does.
+        """True if training is complete and its checkpoint was deleted, as `Runner` does.
 
         Raises:
             CapsellaError: an adapted run, which has no training of its own.
@@ -104,7 +104,7 @@ class RunFolder:
 
     @property
     def is_tested(self) -> bool:
-        """True if the run has a result."""
+        """True if the run was tested: result.json exists."""
         return (self.path / "result.json").exists()
 
     @property
@@ -125,18 +125,18 @@ class RunFolder:
         return min(1.0, len(self.read_metrics()["epoch"]) / epochs) if has_begun else 0.0
 
     def lock(self, compute: ComputeOptions) -> AbstractContextManager[None]:
-        """Keep other processes from training into this folder; of those that train together, the first takes the lock.
+        """Lock the folder against other trainings; in a distributed training, only the first process takes the lock.
 
         Raises:
-            BusyError: another process has it.
+            BusyError: another process holds it.
         """
         return alone_in(self.path) if is_first_of_training(compute) else nullcontext()
 
     def check_unused(self) -> None:
-        """Check that no run is there, so that none is lost.
+        """Check that the folder holds no run, so that none is overwritten.
 
         Raises:
-            CapsellaError: there is one.
+            CapsellaError: it holds one.
         """
         if self.config.exists():
             raise CapsellaError(
@@ -144,10 +144,10 @@ class RunFolder:
             )
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Check that a run there, if any, is of this recipe, with "auto" as it resolved it.
+        """Check that the run in the folder, if any, has this recipe, with "auto" resolved as in that run.
 
         Raises:
-            CapsellaError: it is of another recipe; names the fields that differ.
+            CapsellaError: it has another recipe; the error names the fields that differ.
         """
         if self.config.exists():
             begun = self.read_config()[1]
@@ -157,19 +157,19 @@ class RunFolder:
     def write_config(
         self, name: str, recipe: Recipe, compute: ComputeOptions, images: Mapping[str, str] | None = None
     ) -> None:
-        """Write the recipe, where it runs, the folder that its paths start from, and the digests of its images."""
+        """Write config.json, with the folder that relative paths start from and the digests of the images."""
         values: dict[str, Any] = {"name": name, "recipe": recipe.to_dict(), "compute": compute.to_dict()}
         values |= {"environment": environment(), "begun_in": str(Path.cwd())}
-        (self.path / "diverged.json").unlink(missing_ok=True)  # of a training before this one
+        (self.path / "diverged.json").unlink(missing_ok=True)  # left by an earlier training
         write_json(self.config, values | ({} if images is None else {"images": dict(images)}))
 
     def images(self) -> dict[str, str] | None:
-        """Read the digests of the images when the training began; None if the run has none."""
+        """Read the digests that the images had when training began; None if the run has none."""
         digests: dict[str, str] | None = dict(read_json(self.config)).get("images") if self.config.exists() else None
         return digests
 
     def check_images(self, splits: Splits) -> None:
-        """Check that the images are those of the training's beginning, else it would be tested on what it learned.
+        """Check that the images have not changed since training began, so that no training image is tested.
 
         Raises:
             CapsellaError: a file was added, removed, renamed or changed, or got another class.
@@ -180,19 +180,19 @@ class RunFolder:
         were, are = (", ".join(f"{digests[name].split()[0]} {name}" for name in now) for digests in (before, now))
         counts = f"{were} images then, {are} now" if were != are else f"{are} images, but others"
         raise CapsellaError(
-            f"{self.path}: {splits.name} has changed since this training began ({counts}), so images that it learned "
-            "from would be tested; put the files back as they were, or train again"
+            f"{self.path}: {splits.name} has changed since this training began ({counts}), so the run would be "
+            "tested on images that it was trained on; put the files back as they were, or train again"
         )
 
     def discard_unstarted(self) -> None:
-        """Forget a training that ended before its first checkpoint, so that it can begin again."""
+        """Delete config.json of a training that ended before its first checkpoint, so that it can start again."""
         self.config.unlink(missing_ok=True)
 
     def read_config(self) -> tuple[str, Recipe, dict[str, Any]]:
         """Read name, recipe and environment.
 
-        Paths of images that do not exist here are those from the folder in which the training began, if they exist
-        there.
+        A relative image path that does not exist is taken from the folder in which the training was started, if it
+        exists there.
 
         Raises:
             CapsellaError: missing or damaged.
@@ -220,7 +220,7 @@ class RunFolder:
             raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
 
     def write_compute(self, compute: ComputeOptions) -> None:
-        """Replace the compute options by those with which the run goes on."""
+        """Replace the compute options, for a run that is resumed with others."""
         write_json(self.config, dict(read_json(self.config)) | {"compute": compute.to_dict()})
 
     def read_metrics(self) -> dict[str, Float[np.ndarray, " epochs"]]:
@@ -248,7 +248,7 @@ def check_same_settings(folder: Path, before: Mapping[str, Any], now: Mapping[st
     """Check that the contents of `folder` were made with these settings.
 
     Raises:
-        CapsellaError: they were made with others; names those that differ.
+        CapsellaError: they were made with others; the error names those that differ.
     """
     if changed := [name for name in {**before, **now} if before.get(name) != now.get(name)]:
         shown = ", ".join(f"{name} {before.get(name)!r}, not {now.get(name)!r}" for name in changed[:MOST_NAMED])
@@ -265,7 +265,7 @@ def new_run_folder(runs: Path, name: str) -> Path:
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Return short unique names of several runs: the shortest end of each path that no other has.
+    """Return a short unique name for each run: the shortest end of its path that no other run shares.
 
     Raises:
         ArgumentError: no folder, or one twice.
@@ -317,7 +317,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _with_paths_from(begun_in: Path, recipe: Recipe) -> Recipe:
-    """Return the recipe with paths that exist from here; paths that do stay as written, since recipes are compared."""
+    """Return the recipe with paths that exist; those that already do stay as written, because recipes are compared."""
     data, backbone = recipe.data.with_paths_from(begun_in), recipe.model.options.get("backbone")
     recipe = recipe if data == recipe.data else replace(recipe, data=data)
     if isinstance(backbone, str) and "/" in backbone and not Path(backbone).exists() and (begun_in / backbone).exists():

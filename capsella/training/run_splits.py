@@ -26,7 +26,7 @@ from capsella.training.run import Run, RunFolder
 def keep_split(files: RunFolder, splits: Splits) -> None:
     """Write split.csv for a run on a folder: the split of each file, or that it is in none.
 
-    Limits of a split, e.g. `test_per_class`, are not in it: they apply again whenever it is read.
+    Limits of a split, e.g. `test_per_class`, are not stored: they are applied again whenever the file is read.
     """
     if splits.table is not None:
         splits.table.write(files.split)
@@ -36,7 +36,7 @@ def report_splits(splits: Splits, data: DataOptions, console: Console) -> None:
     """Print what matters about the images before a training: notes, too few images of a class, broken files."""
     for note in splits.notes:
         console.print(note, markup=False, soft_wrap=True)
-    if data.kind in ("folder", "npz") and not console.quiet:  # a search is quiet: it must not count test images
+    if data.kind in ("folder", "npz") and not console.quiet:  # a search is quiet: it must not see test images
         warn_of_few(splits)
     if splits.broken:
         heading = f"left out {pluralize(len(splits.broken), 'broken image')}:"
@@ -44,9 +44,9 @@ def report_splits(splits: Splits, data: DataOptions, console: Console) -> None:
 
 
 def load_splits(run: Run, *, skip_broken: bool = False) -> Splits:
-    """Return the images of a run, split as for its training: those that `train` kept, or else load them.
+    """Return the images of a run, split as in its training; load them unless `train` kept them in memory.
 
-    Files that came to a folder since the training began are left out, with a warning.
+    Files that were added to a folder since the training began are left out, with a warning.
 
     Args:
         run: a trained run.
@@ -91,10 +91,10 @@ def load_run_splits(
 
 
 def _new_files(files: RunFolder, data: DataOptions) -> list[str]:
-    """Return the files of a folder that split.csv of the run does not have.
+    """Return the files of a folder of images that the run's split.csv does not list.
 
     Raises:
-        CapsellaError: files that it has are gone.
+        CapsellaError: files that it lists are missing.
     """
     if not isinstance(data, FolderData) or not files.split.exists():
         return []
@@ -109,7 +109,7 @@ def _new_files(files: RunFolder, data: DataOptions) -> list[str]:
 
 
 def _load_as_kept(new: Sequence[str], files: RunFolder, data: FolderData) -> Splits:
-    """Return the images of a folder as split.csv has them, with a warning if there are new ones."""
+    """Load the images of a folder, split as in split.csv, and warn about new files."""
     table = read_split_file(files.split)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "split.csv"

@@ -28,8 +28,8 @@ def mixup(
 ) -> tuple[Float[Tensor, "b c h w"], MixupTargets]:
     """Return s·image + (1 − s)·another image of the batch, s from Beta(α, α) for each image (Zhang et al. 2018, Eq. 1).
 
-    s is at least one half, so that an image's own label stays that of what it mostly shows. The distribution is the
-    same: each pair is drawn in both orders, and the blend with 1 − s is that of the swapped pair with s.
+    s is at least one half, so that an image keeps the label of its larger part. This leaves the distribution as it is:
+    each pair is drawn in both orders, and the blend with 1 − s is that of the swapped pair with s.
 
     Returns:
         The blended images, and the labels and shares of what was mixed into each.
@@ -58,7 +58,7 @@ def batch_norm_errors(images: int) -> Iterator[None]:
     """Explain PyTorch's batch-norm error for a batch of one image.
 
     Raises:
-        ArgumentError: in its place.
+        ArgumentError: instead of PyTorch's error.
     """
     try:
         yield
@@ -80,7 +80,7 @@ def exponential_average(model: nn.Module, decay: float) -> AveragedModel:
     def update(
         averages: list[Tensor] | tuple[Tensor, ...], weights: list[Tensor] | tuple[Tensor, ...], n: Tensor | int
     ) -> None:
-        """Update all tensors of one type at once, so that a GPU is asked once for the number of updates."""
+        """Update all tensors of one type at once, so that the number of updates is copied from a GPU once."""
         if not averages[0].is_floating_point():  # counts of batches
             torch._foreach_copy_(averages, weights)
             return

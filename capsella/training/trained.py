@@ -15,10 +15,10 @@ from capsella.training.run_splits import load_splits
 
 
 def run_folder(path: Path) -> Path:
-    """Return the folder of a run; of a comparison, that of its recommended network.
+    """Return the run folder of a path: for a comparison, that of its recommended network; else the path itself.
 
     Raises:
-        CapsellaError: a comparison that recommends no network.
+        CapsellaError: the comparison recommends no network.
     """
     if (path / "config.json").exists() or not (path / "comparison.json").exists():
         return path
@@ -32,7 +32,7 @@ def open_run(path: Path) -> Run:
     """Load a run, and warn if its training was interrupted.
 
     Raises:
-        CapsellaError: no run there; or an exported network, of which neither recipe nor images are known.
+        CapsellaError: `path` holds no run, or an exported network, which has neither recipe nor images.
     """
     folder = run_folder(path)
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
@@ -41,7 +41,7 @@ def open_run(path: Path) -> Run:
     if files.checkpoint.exists() and not files.is_trained:
         try:
             where = f"after epoch {read_progress(files.checkpoint).epoch} of {run.recipe.epochs}"
-        except CapsellaError as error:  # the weights are complete all the same
+        except CapsellaError as error:  # the weights are complete anyway
             where = f", and {error}"
         resume = f"capsella train --resume {shlex.quote(str(folder))}"
         warn_once(f"interrupted {folder}", f"{folder}: training was interrupted {where}; continue it with {resume}")
@@ -71,7 +71,7 @@ def _open_folders(folders: Sequence[Path]) -> dict[str, Run]:
 
 
 def open_network(path: Path) -> tuple[ImageClassifier, Run | None]:
-    """Load a network, and its run unless it is an exported folder."""
+    """Load a network and its run; an exported network has none."""
     folder = run_folder(path)
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
         return ImageClassifier.from_pretrained(folder).eval(), None

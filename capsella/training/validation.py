@@ -17,12 +17,12 @@ from capsella.training.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Validation images, evenly spread, for the routing diagnostics of an epoch.
+# Number of validation images, evenly spaced, for each epoch's routing diagnostics.
 DIAGNOSED = 32
 
 
 class Validation(NamedTuple):
-    """Mean loss; error in per cent; balanced error in per cent, the mean over classes of images not found."""
+    """Mean loss, error rate, and balanced error rate (the mean over classes); errors in per cent."""
 
     loss: float
     error: float
@@ -33,7 +33,7 @@ class Validation(NamedTuple):
 def validate(
     model: ImageClassifier, images: LabelledImages, loss: LossOptions, batch_size: int, fabric: "Fabric"
 ) -> Validation:
-    """Return loss and errors of a set; every device computes all of it."""
+    """Return loss and error rates on all images; every device computes them for the whole set."""
     total, errors = 0.0, 0
     counts, correct = (torch.zeros(len(images.classes), device=fabric.device) for _ in range(2))
     for pixels, labels, parts in batches(images, batch_size, device=fabric.device):
@@ -67,7 +67,7 @@ def selection_metric(recipe: Recipe) -> str:
 def is_better(recipe: Recipe, row: EpochRow, best: EpochRow | None) -> bool:
     """Return whether an epoch's weights replace the kept ones: a lower error or, at an equal error, a lower loss.
 
-    Every epoch does if the recipe keeps the last, and so does the one that reaches the target error.
+    Every epoch does if the recipe keeps the last one; the epoch that reaches `stop_at_error` always does.
     """
     keys = (selection_metric(recipe), "validation_loss")
     return (
@@ -102,7 +102,7 @@ def best_validation(summary: Mapping[str, Any]) -> tuple[float, float]:
 def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str], device: torch.device) -> dict[str, Any]:
     """Return the contents of summary.json: the kept epoch, seconds of training without validation, memory.
 
-    broken: files that were left out. device: whose memory counts.
+    broken: files that were left out. device: the device whose peak memory is reported.
     """
     history, best = progress.history, progress.best or progress.history[-1]
     stopped = {

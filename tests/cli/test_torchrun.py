@@ -74,7 +74,10 @@ def test_a_process_that_is_killed_ends_all_with_a_sentence_and_resume_goes_on(im
     ranks["1"].kill()
     _, err = process.communicate(timeout=200)
     assert process.returncode != 0
-    sentence = f"error: another process of this training ended, so all do; capsella train --resume {tmp_path / 'run'}"
+    sentence = (
+        "error: another process of this training ended, so this one stops too; continue from the last checkpoint, "
+        f"with any number of processes: capsella train --resume {tmp_path / 'run'}"
+    )
     assert sentence in " ".join(err.split()), err
     assert "RuntimeError" not in err
     done = len(rows(tmp_path / "run"))

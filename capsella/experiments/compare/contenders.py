@@ -15,7 +15,7 @@ from capsella.models.backbones import Backbone
 from capsella.models.base import shipped_parameters
 from capsella.papers.own_images import FEW_IMAGES, SIDES, recipe_for, usual_epochs
 from capsella.training import Recipe
-from capsella.training.config import Balance, Exact
+from capsella.training.config import Balance, ResolvedPrecision
 from capsella.training.registry import get_recipe
 
 Family = Literal["capsules", "CNN", "pretrained"]
@@ -102,7 +102,7 @@ def make_contenders(
     splits: Splits,
     side: int,
     balance: Balance,
-    precision: Exact,
+    precision: ResolvedPrecision,
 ) -> list[Contender]:
     """Build each network once on the meta device, so that one that does not fit the images shows at once.
 
@@ -142,7 +142,7 @@ def _has_backbone(backbone: str, splits: Splits) -> bool:
 
 
 def _contender(
-    name: str, options: ComparisonOptions, splits: Splits, side: int, balance: Balance, precision: Exact
+    name: str, options: ComparisonOptions, splits: Splits, side: int, balance: Balance, precision: ResolvedPrecision
 ) -> Contender:
     recipe_name, recipe = recipe_for(name)
     if "backbone" in recipe.model.options:

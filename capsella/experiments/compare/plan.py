@@ -39,7 +39,7 @@ from capsella.files import write_json
 from capsella.models.inference import inference
 from capsella.training import ComputeOptions
 from capsella.training.balance import choose_balance
-from capsella.training.config import Balance, Exact
+from capsella.training.config import Balance, ResolvedPrecision
 from capsella.training.loop import time_steps
 from capsella.training.precision import choose_precision
 
@@ -205,7 +205,7 @@ def make_plan(options: ComparisonOptions) -> Plan:
     splits = folds[0].splits
     if begun is None:
         balance: Balance = choose_balance(splits.train.counts()).balance
-        precision: Exact = (
+        precision: ResolvedPrecision = (
             choose_precision(options.accelerator).precision if options.precision == "auto" else options.precision
         )
         names = network_names(options.networks)
