@@ -26,8 +26,8 @@ from capsella.progress import tracked
 from capsella.seeds import mixed_seed
 from capsella.types import check_finite
 
-# The check at ε = 1, whatever the attacks are allowed: a weak attack must not look like a masked gradient. It costs
-# little if nothing is masked, because misclassified images skip the rest.
+# PGD for the check at ε = 1, fixed so that a weak attack does not look like a masked gradient. It costs little if
+# nothing is masked, because misclassified images skip the later restarts.
 FULL_REACH = {"steps": 40, "restarts": 5}
 Key = tuple[str, str | None, float]  # attack, source, ε
 
@@ -61,10 +61,10 @@ class AttackCurve:
 
     Attributes:
         attack: FGSM, BIM, PGD, vote, adaptive or transfer.
-        source: for a transfer, the network whose PGD images these are.
+        source: for a transfer attack, the network that the PGD images were made for.
         accuracy: at each ε, in per cent.
-        fooled: at each ε, the images that are correct without the attack and wrong under it.
-        flagged: those of them that are flagged as OOD; empty without a detector.
+        fooled: at each ε, the number of images that are correct without the attack and wrong under it.
+        flagged: at each ε, the number of fooled images that are flagged as OOD; empty without a detector.
     """
 
     attack: str
@@ -75,13 +75,13 @@ class AttackCurve:
 
     @property
     def label(self) -> str:
-        """The name in a table."""
+        """The name of the attack in tables."""
         return self.attack if self.source is None else f"{self.attack} from {self.source}"
 
 
 @dataclass(frozen=True)
-class UnderAttack:
-    """One network under every attack.
+class AttackResult:
+    """The results of every attack on one network.
 
     Attributes:
         clean: accuracy without an attack, in per cent.
@@ -89,7 +89,7 @@ class UnderAttack:
             is the attack's failure, usually a masked gradient.
         zero_gradient: proportion of pixels whose gradient is exactly 0, in per cent (Hinton et al. 2018, section 6).
         without_gradient: number of images without any gradient.
-        curves: one per attack.
+        curves: one per attack and, for transfers, source.
         false_positives: images flagged as OOD without an attack, in per cent; None without a detector.
     """
 
@@ -102,9 +102,9 @@ class UnderAttack:
 
     @property
     def is_masked(self) -> bool:
-        """True if the gradients cannot be trusted, so that the curves overstate the network.
+        """True if the gradients cannot be trusted, so that the curves overstate the robustness.
 
-        An image without any gradient is a sign by itself: at ε = 1 random starts alone may fool a network.
+        Images without any gradient count by themselves, because at ε = 1 random starts alone may fool a network.
         """
         return self.at_full_reach > 0 or self.without_gradient > 0
 
@@ -136,7 +136,7 @@ def attack_networks(
     options: AttackOptions = AttackOptions(),
     progress: bool = False,
     false_positive_rate: float | None = None,
-) -> dict[str, UnderAttack]:
+) -> dict[str, AttackResult]:
     """Attack each network with FGSM, BIM and PGD, with the vote attack if it has capsules, and with others' PGD images.
 
     With `false_positive_rate`, also with the adaptive attack, and count which successful attacks are flagged as OOD.
@@ -146,7 +146,7 @@ def attack_networks(
         images: labelled images.
         options: steps, restarts and ε.
         progress: show a progress bar on standard error.
-        false_positive_rate: of the OOD detector, for models that have one with enough validation images.
+        false_positive_rate: of the OOD check, in models whose detector was fitted with enough validation images.
     """
     if not models or len(images) == 0:
         raise ArgumentError("models, images", "be at least one", (len(models), len(images)))
@@ -171,7 +171,7 @@ class _Record:
         self.zeros: list[Tensor] = []
 
     def judge(self, key: Key, images: Tensor, labels: Tensor) -> None:
-        """Note which images are correct, and which are flagged."""
+        """Record which images are correct, and which are flagged."""
         quick = without_unused_decoder(self.model, self.detector)
         with inference(quick) as device:
             x, flagged = images.to(device), torch.zeros_like(labels, dtype=torch.bool)
@@ -183,7 +183,7 @@ class _Record:
             check_finite(activations)
             self.outcomes[key].append(torch.stack([activations.argmax(1).cpu() == labels.cpu(), flagged.cpu()]))
 
-    def result(self, options: AttackOptions) -> UnderAttack:
+    def result(self, options: AttackOptions) -> AttackResult:
         """Return the outcomes of all batches, in per cent."""
         outcomes = {key: torch.cat(parts, 1).clone() for key, parts in self.outcomes.items()}
         (was_right, was_flagged), zeros = outcomes["clean", None, 0.0], torch.cat(self.zeros)
@@ -199,7 +199,7 @@ class _Record:
             found = [f & outcomes[key][1] for f, key in zip(fooled, keys, strict=True)] if self.detector else []
             counts = [tuple(int(column.sum()) for column in columns) for columns in (fooled, found)]
             curves.append(AttackCurve(*attack, tuple(map(accuracy, keys)), *counts))
-        return UnderAttack(
+        return AttackResult(
             clean=accuracy(("clean", None, 0.0)),
             at_full_reach=accuracy(("full", None, 1.0)),
             zero_gradient=100 * float(zeros.double().mean()),
@@ -219,7 +219,7 @@ def _attack_all(records: Mapping[str, _Record], images: ImageSet, options: Attac
             x, y = pixels.to(device), labels.to(device)
 
             def search(*at: int, place: int = place, number: int = number) -> dict[str, Any]:
-                """Return steps, restarts, and starts that depend on the place alone, whatever else is attacked."""
+                """Return PGD options whose random starts depend only on batch, network and attack."""
                 generator = torch.Generator().manual_seed(mixed_seed(options.seed, number, place, *at))
                 return {"steps": options.steps, "restarts": options.restarts, "generator": generator}
 

@@ -1,10 +1,10 @@
 """Adversarial attacks within an L∞ ball: FGSM, BIM, PGD with restarts, the vote attack, and an adaptive attack.
 
-They climb the margin between log-odds, not the training loss. A length or a logistic near 0 or 1 has next to no slope,
+They maximise the margin between log-odds, not the training loss. A length or a logistic near 0 or 1 is almost flat,
 and losses that are flat there (margin and spread loss beyond their margins) mask the gradient: an attack then fails,
 and the network looks robust. Log-odds undo both activation functions: they are ln ‖s‖² of a squashed length
-‖s‖²/(1+‖s‖²), and λ(β_a − cost) of an EM capsule. They come from activations in float32, so they end at 16.6 and −27.6,
-without a gradient there; a report counts such images.
+‖s‖²/(1+‖s‖²), and λ(β_a − cost) of an EM capsule. They are computed from float32 activations and end at 16.6 and −27.6,
+where they have no gradient; reports count such images.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,15 +47,15 @@ def network_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -
 
 
 def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
-    """Return log-odds from the votes for the class capsules with uniform couplings: without the last routing.
+    """Return the log-odds of the class capsules from their votes with uniform couplings, without the last routing.
 
     With this score, `pgd` is the vote attack of Gu, Wu and Tresp 2021, section 4.
 
-    For dynamic routing, self-attention, and uniform and random couplings:
+    For dynamic routing, self-attention, and uniform and random couplings, the activation is
     ‖squash(1/N Σ_i û_j|i)‖ over all N children, as in the authors' code; its log-odds are ln ‖1/N Σ_i û_j|i‖².
 
-    For EM routing and others by agreement (not in the paper), the length of a pose does not encode presence: the
-    log-odds after one pass with uniform couplings; for EM's fixed start λ_0(β_a − Σ_h cost).
+    For EM routing and others by agreement (not in the paper), the length of a pose does not encode presence, so
+    the log-odds are those after one pass with uniform couplings; for EM's fixed start, λ_0(β_a − Σ_h cost).
 
     Capsule layers below the last route as usual (the paper's network has none).
 
@@ -137,7 +137,7 @@ def bim(
 ) -> Float[Tensor, "b c h w"]:
     """Run the basic iterative method: FGSM in small steps, clipped after each (Kurakin et al. 2017, section 2.2).
 
-    Arguments as for `fgsm`. A step is 1.25·ε/steps, the paper's ratio of path to ε.
+    Arguments as for `fgsm`. The step size is 1.25·ε/steps, the paper's ratio of path length to ε.
     """
     check_minimum(1, steps=steps)
     with _attacked(model, images, labels, epsilon):
@@ -157,15 +157,16 @@ def pgd(
 ) -> Float[Tensor, "b c h w"]:
     """Run projected gradient descent from random points of the ball; keep the worst restart (Madry et al. 2018).
 
-    A step is 2.5·ε/steps, the paper's, which reaches every point of the ball. Images that are misclassified already
-    climb once, since another network may classify them correctly, and skip the later restarts.
+    The step size is 2.5·ε/steps, as in the paper, which reaches every point of the ball. Images that are already
+    misclassified are attacked once, because another network may classify them correctly, and skip the later restarts.
 
     Args:
         model, images, labels, epsilon: as for `fgsm`.
-        steps: of each restart, at least 1.
-        restarts: at least 1.
-        score: what is climbed: the network's log-odds, or `vote_log_odds`. The whole network judges the restarts.
-        generator: of the starting points, on the CPU; None takes torch's.
+        steps: steps per restart, at least 1.
+        restarts: number of random starts, at least 1.
+        score: log-odds whose margin is maximised: the network's, or `vote_log_odds`. Restarts are compared by the
+            network's.
+        generator: CPU generator of the starting points; None: PyTorch's global one.
     """
     check_minimum(1, steps=steps, restarts=restarts)
     ball, best = _Ball(images, labels, epsilon), images.clone()
@@ -198,12 +199,12 @@ def adaptive_attack(
     """Run PGD against network and OOD detector: fool the network, then bring the scores below the threshold.
 
     With a decoder, this is the reconstructive attack of Frosst, Sabour and Hinton 2018 (R-BIM) in the two stages of Qin
-    et al. 2020 (arXiv 1907.02957); every other score in use is brought down as well. Returns, for each image, the least
-    conspicuous point of its path that fools the network; if none does, the one nearest to it.
+    et al. 2020 (arXiv 1907.02957); every other score in use is brought down as well. Of the points on each image's
+    path, return the one that fools the network with the lowest scores; if none does, the one closest to fooling it.
 
     Args:
-        model: with an `ood_detector`.
-        false_positive_rate: of the detector's threshold.
+        model: a model with an `ood_detector`.
+        false_positive_rate: the rate that sets the detector's threshold.
         images, labels, epsilon, steps, restarts, generator: as for `pgd`.
     """
     if (detector := model.ood_detector) is None:
@@ -250,7 +251,7 @@ class _Ball:
     def climb(
         self, model: ImageClassifier, start: Tensor, steps: int, step_size: float, score: Score = network_log_odds
     ) -> Tensor:
-        """Return the end of a climb along the sign of the gradient, clipped to the ball after each step."""
+        """Follow the sign of the gradient, clipped to the ball after each step; return the last images."""
         attacked = start
         for _ in range(steps):
             attacked = self.clamp(attacked + step_size * _gradient(score, model, attacked, self.labels).sign())
@@ -264,13 +265,13 @@ def _margin(model: ImageClassifier, images: Tensor, labels: Tensor) -> Tensor:
 
 @contextmanager
 def _attacked(model: ImageClassifier, images: Tensor, labels: Tensor, epsilon: float) -> Iterator[None]:
-    """Check what is attacked; put `model` in evaluation mode and its parameters without gradients; restore both."""
+    """Check the arguments; set `model` to evaluation mode and its parameters to no gradient; restore both."""
     model.check_images(images)
     low, high, classes = float(images.min()), float(images.max()), len(model.classes)
     check_argument(low >= 0 and high <= 1, "be in [0, 1]", images=(low, high))
     is_class = labels.shape == images.shape[:1] and not labels.is_floating_point()
     is_class = is_class and bool(((labels >= 0) & (labels < classes)).all())
-    check_argument(is_class, f"be [{len(images)}], class numbers from 0 to {classes - 1}", labels=labels)
+    check_argument(is_class, f"be [{len(images)}], class indices from 0 to {classes - 1}", labels=labels)
     check_argument(0 <= epsilon <= 1, "be in [0, 1], in units of the images", epsilon=epsilon)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:

@@ -1,4 +1,4 @@
-"""Images of another domain for a run, without those that it was adapted with, and copies of its training images."""
+"""Load images of another domain for a run, without those it was adapted with, and find copies of its own images."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,15 +25,15 @@ from capsella.training import Run, load_splits
 
 _EXAMPLES = 3
 ADAPTED = (
-    "probabilities and sets are for as many images of each class, as this run was adapted with; in the domain's "
-    "own mix of classes they may hold less often than asked for"
+    "probabilities and prediction sets assume equally many images of each class, as in this run's adaptation; with the "
+    "domain's own class proportions, the coverage may be lower than requested"
 )
 
 
 def notes_on_adapted(runs: Mapping[str, Run]) -> list[str]:
-    """Return a line for each run that was adapted: pages show test images of the domain that it was trained on."""
+    """Return a note for each adapted run: its pages show test images of the domain that it was first trained on."""
     return [
-        f"note: {name} was adapted to {run.adapted['laboratory']}; its test images are those of the training before"
+        f"note: {name} was adapted to {run.adapted['laboratory']}; its test images are those of its original training"
         for name, run in runs.items()
         if run.adapted is not None
     ]
@@ -47,16 +47,17 @@ def domain_for(
     cell_radius: float | None = None,
     skip_broken: bool = False,
 ) -> Domain:
-    """Read all images of a domain of classes that the run knows, as its network takes them.
+    """Read all images of a domain that show classes of the run, in the form that its network takes.
 
     Args:
-        run: its value range is that of another camera, and is not used.
+        run: the trained run; its value range is that of another camera, and is not used.
         place: a folder, an .npz file or a named source.
         group, value_range, cell_radius: as for `read_domain`.
-        skip_broken: leave out images that cannot be read, also if the run's own data do so.
+        skip_broken: leave out images that cannot be read; the data options of the run may also set this.
 
     Raises:
-        CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_domain` raises.
+        CapsellaError: the run takes pairs, stereo or non-square images; the domain has none of its classes; or as for
+            `read_domain`.
     """
     (height, width), channels = run.model.image_size, run.model.channels
     if run.recipe.data.is_paired or height != width or channels not in (1, 3):
@@ -70,10 +71,11 @@ def domain_for(
 def domain_images(
     run: Run, place: str, per_class: int | Literal["all"] | None, group: str | None, value_range: ValueRange | None
 ) -> tuple[ImageSet, dict[str, Any], list[str]]:
-    """Return the images to test on, what the JSON says about them, and lines for the user.
+    """Return the test images, their description for the JSON file, and messages for the user.
 
     Raises:
-        CapsellaError: no images but those that the run was adapted with; a range where the adaptation has one.
+        CapsellaError: the run was adapted with all of the images; or `value_range` is given, but the adaptation has its
+            own.
     """
     group = _group_of(run, place) if group is None else group
     if run.adapted is None:
@@ -101,10 +103,10 @@ def domain_images(
 
 
 def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, ImageSet]:
-    """Return the images that a run was adapted with, with their copies and groups, and the others of that domain.
+    """Return two sets: the images that a run was adapted with, their copies and groups; and the rest of that domain.
 
     Raises:
-        CapsellaError: they are missing, or none is left.
+        CapsellaError: the images are missing, or one of the sets is empty.
     """
     every = _as_adapted(run, adapted, adapted["laboratory"], adapted.get("group")).images
     used = set(adapted["not_to_test"])
@@ -116,7 +118,7 @@ def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, Imag
 
 
 def _group_of(run: Run, place: str) -> str | None:
-    """Return the group of the adaptation if this is the domain that the run was adapted to."""
+    """Return the option `group` of the adaptation if `place` is the domain that the run was adapted to."""
     if run.adapted is None or Path(run.adapted["laboratory"]).resolve() != Path(place).resolve():
         return None
     return cast(str | None, run.adapted.get("group"))
@@ -125,9 +127,10 @@ def _group_of(run: Run, place: str) -> str | None:
 def _as_adapted(
     run: Run, adapted: Mapping[str, Any], place: str, group: str | None, asked: ValueRange | None = None
 ) -> Domain:
-    """Read a domain with the value range and cell scale of the adaptation if it holds its images, else with its own.
+    """Read a domain with the adaptation's value range and cell radius if it holds images of the adaptation.
 
-    Both would change with each added image, and with them all pixels, by which the images of the adaptation are found.
+    Measured again, both would change with each added image, and so would all pixels, by which these images are found.
+    Other domains are measured.
 
     Raises:
         CapsellaError: a range is given although the domain holds images of the adaptation.
@@ -139,17 +142,17 @@ def _as_adapted(
     found = domain_for(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
     is_there = len(without_images(found.images, adapted["not_to_test"])) < len(found.images)
     if is_there and asked is not None:
-        raise CapsellaError(f"range: {run.folder} was adapted with some of {place}, and reads it as it did then")
+        raise CapsellaError(f"range: {run.folder} was adapted with images of {place}, and keeps the range of then")
     return found if is_there else domain_for(run, place, group, asked, skip_broken=skip)
 
 
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:
-    """Return the images that the run was trained on, or None and a line if they are missing or have changed."""
+    """Return the images that the run was trained on, or None and a note if they are missing or have changed."""
     try:
         return load_splits(run, skip_broken=True), []
     except (CapsellaError, ValueError) as error:
-        what = "copies of them are not looked for, and nothing is tested on them"
-        return None, [f"note: the run's own images are not at hand as they were, so {what} ({error})"]
+        what = "they are neither tested nor compared with the images of the domain"
+        return None, [f"note: the run's own images are missing or have changed, so {what} ({error})"]
 
 
 def copies_seen(own: Splits, images: ImageSet) -> tuple[int, list[str]]:
@@ -161,5 +164,5 @@ def copies_seen(own: Splits, images: ImageSet) -> tuple[int, list[str]]:
     names = [f"image {row}" if images.files is None else images.files[row] for row in copies[:_EXAMPLES].tolist()]
     return len(copies), [
         f"WARNING: {len(copies)} of {pluralize(len(images), 'image')} are copies of images that the run was trained "
-        f"on, as {', '.join(names)}: the errors are too few"
+        f"on, e.g. {', '.join(names)}: the error rate is too low"
     ]

@@ -1,6 +1,6 @@
 """Rank labels by how probably they are wrong: confident learning (Northcutt, Jiang and Chuang 2021).
 
-It needs the probabilities that networks give to images they were not trained on, e.g. those of all folds.
+It needs probabilities from networks that were not trained on the image, e.g. those of a cross-validation.
 """
 
 from pathlib import Path
@@ -16,9 +16,9 @@ from capsella.files import write_csv
 class LabelRanking(NamedTuple):
     """Images in the order of how probably their label is wrong, the most probable first.
 
-    order: positions of the images. proposed: the most probable other class of each image, in the images' order.
-    margin: the probability of its label minus that of the other class. is_suspect: True if confident learning takes the
-    label for wrong.
+    order: indices of the images in this order. The other fields are in the order of the images. proposed: the most
+    probable class other than the label. margin: the probability of the label minus that of the proposed class.
+    is_suspect: True if confident learning considers the label wrong.
     """
 
     order: Int[np.ndarray, " n"]
@@ -28,15 +28,15 @@ class LabelRanking(NamedTuple):
 
     @property
     def suspects(self) -> Int[np.ndarray, " suspects"]:
-        """The suspect images, in this order."""
+        """The indices of the suspect images, the most probably wrong label first."""
         return self.order[self.is_suspect[self.order]]
 
 
 def rank_labels(labels: Int[np.ndarray, " n"], probabilities: Float[np.ndarray, "n classes"]) -> LabelRanking:
     """Rank images by the margin of their label, and mark labels that are probably wrong.
 
-    A class is confident for an image if its probability is at least the mean that images labelled so have. An image is
-    suspect if its most probable confident class is not its label.
+    A class counts as confident for an image if its probability is at least the mean probability of that class over the
+    images labelled with it. An image is suspect if its most probable confident class is not its label.
 
     >>> probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.95, 0.05]])
     >>> rank_labels(np.array([0, 0, 1, 1]), probabilities).suspects

@@ -103,7 +103,7 @@ class Evaluation:
         labels: [n], or [n 2] for pairs. A pair is correct only if both classes are found (Sabour et al. 2017, §6).
         classes: names of the classes.
         files: names of the images, if known.
-        group: the number of each image's patient, toy or the like, if known; intervals are then over groups.
+        group: the index of each image's group, e.g. its patient or object, if known; intervals are then over groups.
     """
 
     activations: Float[Tensor, "n classes"]
@@ -129,12 +129,12 @@ class Evaluation:
 
     @cached_property
     def predictions(self) -> Int[Tensor, " n *k"]:
-        """The class with the largest activation; for a pair the two largest, each beside its label if it is one."""
+        """The class with the largest activation; for a pair the two largest, in the order of the labels they match."""
         return predicted_classes(self.activations, self.labels)
 
     @cached_property
     def confidence(self) -> Float[Tensor, " n"]:
-        """The activation of the predicted class, for a pair of the weaker one. Capsule lengths are not normalised."""
+        """The activation of the predicted class; for a pair, the weaker one. Capsule lengths are not normalised."""
         return self.activations.topk(self.labels[0].numel(), 1).values[:, -1]
 
     @property
@@ -144,12 +144,12 @@ class Evaluation:
 
     @cached_property
     def correct(self) -> Bool[Tensor, " n"]:
-        """True for each image whose class, or both classes of a pair, were found."""
+        """True for each image whose class was predicted; for a pair, both classes."""
         return (self.predictions == self.labels).reshape(len(self.labels), -1).all(1)
 
     @property
     def groups(self) -> Groups | None:
-        """The number of each image's group for intervals; None if images are independent or all of one group."""
+        """The index of each image's group, for intervals; None if images are independent or all of one group."""
         return None if self.group is None or len(self.group.unique()) < 2 else self.group.numpy()
 
     @property
@@ -282,7 +282,7 @@ def evaluate(
 
     Args:
         model: any registered model; its training mode is restored.
-        images: the set, or the pairs, with the classes, size and channels of the model.
+        images: labelled images or pairs, with the classes, size and channels of the model.
         batch_size: affects speed and memory only.
         progress: show a progress bar on standard error.
     """
@@ -323,7 +323,7 @@ def shares(
 
 
 class Confusion(NamedTuple):
-    """The number of images of one class that were taken for another."""
+    """The number of images of the class `true` that were predicted as the class `predicted`."""
 
     true: int
     predicted: int
@@ -331,7 +331,7 @@ class Confusion(NamedTuple):
 
 
 def confusions(confusion: Int[np.ndarray, "true predicted"]) -> list[Confusion]:
-    """Return every kind of mistake, the most frequent first."""
+    """Return each pair of a true and a wrong predicted class that occurs, the most frequent first."""
     wrong = [Confusion(int(t), int(p), int(confusion[t, p])) for t, p in np.argwhere(confusion) if t != p]
     return sorted(wrong, key=lambda kind: (-kind.images, kind.true, kind.predicted))
 
@@ -342,7 +342,7 @@ class Folds:
 
     Attributes:
         evaluations: in the order of the folds.
-        others: images of all folds together that a network was not tested on, but trained or validated with.
+        others: number of images that a fold's network was trained or validated on, summed over folds.
     """
 
     evaluations: Sequence[Evaluation]
@@ -359,7 +359,7 @@ class Folds:
 
     @cached_property
     def pooled(self) -> Evaluation:
-        """All test images together. Activations of separately trained networks are not on one scale."""
+        """All test images together; the activations of separately trained networks are not on a common scale."""
         named, grouped = [fold.files for fold in self.evaluations], [fold.group for fold in self.evaluations]
         return Evaluation(
             torch.cat([fold.activations for fold in self.evaluations]),
@@ -407,7 +407,7 @@ class Folds:
     def write_predictions(self, path: Path) -> None:
         """Write a CSV row for each image: file, class, the fold that tested it, predicted class.
 
-        An image without a file name is identified by its number among the test images of its fold.
+        An image without a file name is identified by its index among the test images of its fold.
         """
         rows: list[Iterable[object]] = []
         for number, fold in enumerate(self.evaluations):

@@ -37,7 +37,7 @@ from capsella.progress import tracked
 from capsella.uncertainty import OODDetector
 
 LIST = ".txt"  # the ending of a file with a path per line
-FEWEST_CELLS = 20  # with fewer, the mix of classes moves the median radius
+FEWEST_CELLS = 20  # with fewer, the median radius depends on the mix of classes
 _MOST_WORKERS = 8
 
 
@@ -60,7 +60,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 
 
 def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return at most one note on what lies in the folders among `paths` and is not read."""
+    """Return a note, if there is one, on the files in the folders among `paths` that are not read."""
     skipped: Skipped = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -80,7 +80,7 @@ def _named_by(path: Path) -> Iterable[Path]:
 
 
 def set_scale(model: ImageClassifier, paths: Iterable[Path], radius: float | None = None) -> str | None:
-    """Let a model crop cells from new images at their own magnification; return a note if that is unknown."""
+    """Set the scale at which a model crops cells to that of new images; return a note if it is unknown."""
     if model.cut is None:
         check_argument(radius is None, "be None for a network that crops no cells", cell_radius=radius)
         return None
@@ -89,12 +89,12 @@ def set_scale(model: ImageClassifier, paths: Iterable[Path], radius: float | Non
 
 
 def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> tuple[CellCut, str | None]:
-    """Return how to crop cells from new images, and a note if their magnification is unknown.
+    """Return cropping options for the magnification of new images, and a note if it is unknown.
 
     Args:
-        cut: of a model.
-        paths: files and folders, all of one microscope.
-        radius: of a typical nucleus, in pixels of the files; None measures the median of 100 images.
+        cut: the cropping options of a model.
+        paths: files and folders, all from one microscope.
+        radius: radius of a typical nucleus, in pixels of the files; None: the median measured on 100 images.
     """
     if radius is not None:
         return replace(cut, radius=radius), None
@@ -102,7 +102,7 @@ def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> 
     radii = nuclear_radii(rgb_images(files[row] for row in spread(len(files), MAX_SAMPLES)))
     if len(radii) >= FEWEST_CELLS:
         return replace(cut, radius=median(radii)), None
-    scale = "its own" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"
+    scale = "measured for itself" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"
     cells = pluralize(len(radii), "stained cell")
     return (
         cut,
@@ -115,12 +115,12 @@ class PredictOptions:
     """Options of predictions for files.
 
     Attributes:
-        batch_size: images at a time, which affects speed and memory only.
-        workers: threads that decode and resize. None takes one less than there are cores, at most 8.
-        classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
-        columns: of a table, behind the activations. None takes probability and OOD check as the model has them.
-        most_outside: in files of more than 8 bits, the proportion of values outside the range that the network was
-            trained with, above which a file counts as one that cannot be read.
+        batch_size: images per batch; affects speed and memory only.
+        workers: threads that decode and resize. None: one less than the number of cores, at most 8.
+        classes: number of classes per image: 1, or 2 for a model of overlaid pairs.
+        columns: uncertainty columns of a table. None: probability and OOD check, if they were fitted to the model.
+        most_outside: largest proportion of values outside the value range of the training, in files of more than
+            8 bits. A file with more counts as unreadable.
     """
 
     batch_size: int = 64
@@ -134,7 +134,7 @@ class PredictOptions:
         check_minimum(1, batch_size=self.batch_size)
 
     def columns_for(self, model: ImageClassifier) -> UncertaintyColumns:
-        """Return the columns; by default those of the model, and none for a model of pairs."""
+        """Return `columns`; by default those that the model supports, empty ones for pairs."""
         of_model = UncertaintyColumns(model.calibration, detector=model.ood_detector)
         return self.columns or (UncertaintyColumns() if self.classes > 1 else of_model)
 
@@ -150,8 +150,8 @@ def predict_files(
     Args:
         model: any registered model.
         paths: files and folders.
-        options: with `columns` whose OOD check is on, each prediction has its OOD scores. Without `workers`, this
-            process decodes.
+        options: predictions have OOD scores only if `columns` has an active detector. Without `workers`, the
+            calling thread decodes.
         unreadable: files that cannot be read are appended here. None raises an error instead.
     """
     files, any_read = [str(file) for file in find_images(paths)], False
@@ -187,7 +187,7 @@ def predict_table(
         model: any registered model.
         paths: files and folders, as for `find_images`.
         out: a .csv or .jsonl file or a .parquet folder; None writes CSV to standard output.
-        options: of the predictions.
+        options: options of the predictions.
         resume, overwrite: add to a table of the same model and options, or replace it.
         progress: show a progress bar on standard error.
     """
@@ -269,15 +269,15 @@ def predict_on_cluster(
     *,
     resume: bool = False,
 ) -> PredictionSummary:
-    """Classify images on the cluster that was joined, into Parquet files in a new folder: a row per file.
+    """Classify images on the Ray cluster of the session, into Parquet files in a new folder, with one row per file.
 
-    Ray Data lists and reads the files, and writes the tables. It retries what a killed worker had begun.
+    Ray Data lists and reads the files, writes the tables, and retries the batches of killed workers.
 
     Args:
         load: returns the model, here and in every worker: a function of a module, or a `partial` of one.
         paths: files and folders, or URLs of them, as s3://BUCKET/FOLDER.
         out: a folder or its URL, with no table in it unless resumed.
-        options: of the predictions; Ray has the workers.
+        options: options of the predictions; `workers` is not used.
         resume: skip files that the folder has rows for.
     """
     if (place := ray_cluster.current_cluster()) is None:
@@ -300,7 +300,7 @@ def predict_on_cluster(
 
 @dataclass(frozen=True)
 class _ClusterJob:
-    """The inputs of every worker of a prediction on a cluster. model, names: of the table."""
+    """The inputs of every worker on a cluster. model, names: model digest and column names of the table."""
 
     load: Callable[[], ImageClassifier]
     options: PredictOptions

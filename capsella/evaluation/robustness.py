@@ -1,8 +1,8 @@
-"""Robustness to perturbed test images that training did not show: Forslöv 2018, §8.3 (thesis), Table 4.
+"""Robustness to perturbations of the test images that training did not show: Forslöv 2018, §8.3 (thesis), Table 4.
 
 Each perturbation is a pure function (images [b c h w] in [0, 1], strength, generator) → images of the same shape in
-[0, 1]. A strength of 0 changes nothing. From generators of one seed, every strength gets the same directions and
-fractions of the strength, so that a curve over strengths shows the strength alone.
+[0, 1]. A strength of 0 changes nothing. With generators of the same seed, every strength gets the same directions and
+relative amounts, so that a curve shows the effect of the strength alone.
 
 The thesis names the changes without strengths; the defaults are ours. It may have cropped moved images from larger
 photographs; here the border pixels are repeated outwards, which adds neither black corners nor a second cell.
@@ -28,7 +28,7 @@ from capsella.progress import tracked
 
 Images = Float[Tensor, "b c h w"]
 THESIS = ("rotation", "translation", "colour", "noise")  # Table 4
-# Images are changed this many at a time, whatever the batch size of the networks, so that the same seed draws the same.
+# Images perturbed at a time, whatever the batch size of the networks: so a seed always draws the same numbers.
 CHUNK = 128
 
 
@@ -107,7 +107,7 @@ def perturbation(name: str) -> Perturbation:
 
 @dataclass(frozen=True)
 class RobustnessPoint:
-    """One network on the test images under one perturbation.
+    """The accuracy of one network under one perturbation at one strength.
 
     Attributes:
         accuracy, interval: in per cent; 95 % Wilson interval.
@@ -134,12 +134,12 @@ class Robustness:
 
     @property
     def networks(self) -> list[str]:
-        """In the order given."""
+        """The names of the networks, in the given order."""
         return list(dict.fromkeys(point.network for point in self.points))
 
     @property
     def perturbations(self) -> list[str]:
-        """In the order given."""
+        """The names of the perturbations, in the given order."""
         return list(dict.fromkeys(point.perturbation for point in self.points))
 
     def curve(self, network: str, perturbation: str) -> list[RobustnessPoint]:
@@ -196,7 +196,7 @@ def measure_robustness(
         strengths: by the name of a perturbation in `PERTURBATIONS`; None takes the thesis's four at their default
             strengths. Strength 0 is always included.
         data: name of the images.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         batch_size: images that a network classifies at a time, at most 128.
         progress: show a progress bar on standard error.
     """

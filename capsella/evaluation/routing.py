@@ -1,4 +1,4 @@
-"""Does a trained network route? Starved capsules, static couplings, parse trees and gradients over a test set.
+"""Measure how much a trained network routes: starved capsules, static couplings, parse trees and gradients.
 
 Mitterreiter, Koch, Giesen, Laue 2023 ("Why capsule neural networks do not scale", AAAI, arXiv 2301.01583) find that in
 deeper networks capsules starve and couplings hardly depend on the image: the parse tree, in which each part belongs to
@@ -21,7 +21,7 @@ from capsella.progress import tracked
 from capsella.routing import RoutingTrace, record
 from capsella.training.step import gradient_norms
 
-WON_BY = 1e-6  # a parent wins a child if its coupling exceeds a uniform one by this share
+WON_BY = 1e-6  # a parent wins a child if its coupling exceeds a uniform one by this fraction
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class LayerRouting:
     """One routed layer over a set of images.
 
     Attributes:
-        name: its place in the network and its routing method.
+        name: index of the layer in the network, and its routing method.
         starved_share: share of the parent capsules (types at positions) that win no child in any image.
         image_share: share of the couplings' variance that is between images; 0 means static routing. The rest is
-            between children and parents. NaN if couplings do not vary at all, as uniform ones.
+            between children and parents. NaN if couplings do not vary at all, e.g. uniform ones.
         class_share: share of the variance between images that is between the classes' means.
-        expected_class_share: what `class_share` is by chance, if couplings do not depend on the class.
+        expected_class_share: value of `class_share` to expect by chance if couplings do not depend on the class.
     """
 
     name: str
@@ -51,8 +51,8 @@ class RoutingReport:
     Attributes:
         images: number of images.
         layers: its routed layers.
-        parse_trees: by class, the number of distinct parse trees and of images.
-        gradient_norms: by module, the norm of the loss's gradient, a mean over batches.
+        parse_trees: by class, the number of distinct parse trees and the number of images.
+        gradient_norms: by module, the norm of the loss gradient, averaged over batches.
     """
 
     images: int
@@ -112,7 +112,7 @@ def measure_routing(
 
 @dataclass
 class _Layer:
-    """Sums over images of one layer. Couplings are [images, positions, children, parents]."""
+    """Running sums over images for one layer. Couplings are [images, positions, children, parents]."""
 
     name: str
     classes: int

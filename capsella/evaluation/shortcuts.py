@@ -1,6 +1,6 @@
 """Check whether the class follows from something that is not the object: size, file type, camera, brightness, border.
 
-A network that finds such a shortcut has a good test on these images, and fails on others.
+A network that learns such a shortcut scores well on these images and fails on others.
 """
 
 import warnings
@@ -26,8 +26,8 @@ GIVEN_AWAY = 0.9  # area under the ROC curve, at least at the lower end of its 9
 class Shortcut:
     """The accuracy of a small model that sees one cue alone, on images that it was not fitted to.
 
-    cue: e.g. "border colour". accuracy: balanced accuracy. guess: that of guessing. given_away: the area under the ROC
-    curve of each class that the cue nearly identifies.
+    cue: e.g. "border colour". accuracy: balanced accuracy. guess: balanced accuracy of guessing. given_away: the area
+    under the ROC curve of each class that the cue nearly identifies.
     """
 
     cue: str
@@ -49,11 +49,11 @@ class Shortcut:
 
 
 def find_shortcuts(images: ImageSet, folder: Path | None = None) -> list[Shortcut]:
-    """Return every cue that varies, the most telling first.
+    """Test every cue that varies, and return the most predictive first.
 
     Args:
         images: all images, of one class each.
-        folder: where their files are; without it, only their pixels are looked at.
+        folder: the folder of the image files; None: use only the pixels.
     """
     labels, groups = images.labels.numpy(), None if images.group is None else images.group.numpy()
     cues = {**_pixel_cues(images), **({} if folder is None or images.files is None else _file_cues(images, folder))}
@@ -89,7 +89,7 @@ def _file_cues(images: ImageSet, folder: Path) -> dict[str, Float[np.ndarray, "n
                 exif = image.getexif()
                 size, camera = image.size, " ".join(str(exif[tag]) for tag in EXIF_CAMERA if tag in exif)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            pass  # kinds of files that Pillow does not read have neither here
+            pass  # files that Pillow cannot read have neither size nor camera
         sizes.append(size)
         kinds.append(Path(name).suffix.lower())
         cameras.append(camera)
@@ -118,7 +118,7 @@ def _shortcut(
     probabilities = np.zeros((len(labels), len(classes)))
     splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer images than folds
+        warnings.simplefilter("ignore", UserWarning)  # about classes with fewer images than folds
         for train, held in splitter(max(2, folds), shuffle=True, random_state=0).split(values, labels, groups):
             tree = DecisionTreeClassifier(
                 max_leaf_nodes=2 * len(present),

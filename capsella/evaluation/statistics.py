@@ -33,8 +33,8 @@ from capsella.errors import ArgumentError, check_argument
 CONFIDENCE = 0.95
 POWER = 0.8
 
-Groups = Int[np.ndarray, " images"]  # the number of each image's group
-FoldNumbers = Int[np.ndarray, " images"]  # the number of the fold that tested each image
+Groups = Int[np.ndarray, " images"]  # the index of each image's group
+FoldNumbers = Int[np.ndarray, " images"]  # the index of the fold that tested each image
 Correct = Bool[np.ndarray, "seeds images"]
 
 
@@ -337,8 +337,8 @@ def accuracy_interval(correct: Correct, groups: Groups | None = None, folds: Fol
     """Return the accuracy of a network, as a mean over seeds, with its 95 % interval.
 
     Args:
-        correct: for each seed and image.
-        groups: the number of each image's group.
+        correct: for each seed and image, whether the network classifies it correctly.
+        groups: the index of each image's group.
         folds: the fold that tested each image, in a cross-validation: each fold and seed is a training of its own.
     """
     _check_correct("correct", correct)
@@ -360,10 +360,10 @@ def difference_interval(
 ) -> Interval:
     """Return the accuracy of `first` minus that of `second`, paired over images, with its 95 % interval.
 
-    Seeds are not paired, because the same number means other weights in another network. With `paired_seeds` they are:
-    each seed also drew the images that both networks were trained on. `seed_variance` is that of one seed's accuracy,
-    pooled over similar rows (`pooled_seed_variance`), in place of each side's own. `groups` and `folds` are those of
-    `accuracy_interval`.
+    Seeds are not paired by default, because the same seed gives unrelated weights in another network. Set
+    `paired_seeds` if each seed also drew the training images of both networks. `seed_variance` is the variance of one
+    seed's accuracy, pooled over similar rows (`pooled_seed_variance`); it replaces that of each side. `groups` and
+    `folds` are as in `accuracy_interval`.
     """
     _check_pair(first, second)
     apart = first.mean(0) - second.mean(0)
@@ -388,7 +388,7 @@ def balanced_interval(
 ) -> Interval:
     """Return the balanced accuracy (mean recall over classes), as a mean over seeds, with its 95 % interval.
 
-    Classes without images do not count. `groups` and `folds` are those of `accuracy_interval`.
+    Classes without images do not count. `groups` and `folds` are as in `accuracy_interval`.
     """
     _check_correct("correct", correct)
     _check_labels(labels, correct)
@@ -429,7 +429,7 @@ def detectable_difference(
     Args:
         labels: the classes of the test images.
         disagreement: the expected proportion of images that only one of the two classifies correctly.
-        balanced: of balanced accuracy, in which images of rare classes weigh more.
+        balanced: compare balanced accuracies, in which images of rare classes weigh more.
         units: the number of independent units, e.g. patients; default: every image is one.
 
     >>> round(detectable_difference(np.zeros(800, int), 0.06, balanced=False), 4)
@@ -441,7 +441,7 @@ def detectable_difference(
 
 
 def pooled_seed_variance(rows: Iterable[Correct]) -> VarianceComponent:
-    """Return the variance of one seed's accuracy, pooled over similar rows: two or three seeds of one say little.
+    """Return the variance of one seed's accuracy, pooled over similar rows: two or three seeds of one row say little.
 
     No degrees of freedom if all rows have a single seed.
 
@@ -475,7 +475,8 @@ def fold_interval(
 
     Args:
         values: one per fold.
-        tested, others: images of all folds together that are tested, and that are not; their ratio counts.
+        tested, others: numbers of test images, and of training and validation images, summed over folds; only their
+            ratio matters.
         image_error: standard error from the choice of test images, as in `Interval`.
         least: the smallest possible value, -1 for a difference; the largest is 1.
 
@@ -540,10 +541,10 @@ def _trainings(
     folds: FoldNumbers | None,
     images: VarianceComponent,
 ) -> list[VarianceComponent]:
-    """Return the variance that the trainings bring: of the seeds of each network, or of the folds.
+    """Return the variance due to training: a component for the seeds of each network, or one for the folds.
 
     The images of a fold share its training. So the sums of their influences vary over folds by more than single images
-    explain, and the rest is the trainings'.
+    explain, and the rest is due to training.
     """
     if folds is None or len(np.unique(folds)) < 2:
         return [_seed_component(accuracies) for accuracies in by_seed]
@@ -556,7 +557,7 @@ def _trainings(
 
 
 def _seed_component(accuracies: Float[np.ndarray, " seeds"]) -> VarianceComponent:
-    """Return the variance that seeds bring, 0 for a single one."""
+    """Return the variance of a mean over seeds; 0 for a single seed."""
     seeds = len(accuracies)
     return VarianceComponent(float(accuracies.var(ddof=1)) / seeds if seeds > 1 else 0.0, seeds - 1)
 

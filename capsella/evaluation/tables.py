@@ -38,7 +38,7 @@ class Prediction:
 
     Attributes:
         class_name: the class with the largest activation; of two classes per image both, as in "8 + 3".
-        activations: of every class.
+        activations: one per class.
         scores: the normalised OOD scores, if a detector is used.
         loss: what the network does not see of the file.
     """
@@ -60,14 +60,14 @@ class UnreadableFile:
 
 @dataclass(frozen=True)
 class UncertaintyColumns:
-    """The columns behind the activations, and what they are computed from.
+    """The uncertainty columns of a table, which follow the activations, and what they are computed from.
 
     Attributes:
-        calibration: of the model; None leaves the probability empty.
-        coverage: of the prediction sets; None: no sets.
+        calibration: the model's calibration; None leaves the probability empty.
+        coverage: coverage of the prediction sets; None: no sets.
         unsure_below: the probability below which a prediction is unsure; None: no such column.
-        detector: of the model; None leaves the OOD columns empty.
-        false_positive_rate: of the OOD check; None turns it off.
+        detector: the model's OOD detector; None leaves the OOD columns empty.
+        false_positive_rate: false-positive rate of the OOD check; None turns it off.
     """
 
     calibration: Calibration | None = None
@@ -124,12 +124,12 @@ class UncertaintyColumns:
 
 @dataclass
 class PredictionSummary:
-    """Counts of a table's rows, and what was not seen of the files that were read now.
+    """Counts of a table's rows, and what the network did not see of the files read in this call.
 
     Attributes:
         rows, unreadable, unsure, ood: all rows, files that could not be read, unsure predictions, OOD images.
         first_error: why the first of the unreadable files could not be read.
-        losses: what was not seen of files.
+        losses: what the network did not see of the files.
     """
 
     rows: int = 0
@@ -191,7 +191,7 @@ class PredictionTable:
         return record | self.columns.values(outcome, self.classes) | {"error": None, "model": self.model}
 
     def to_arrow(self, outcomes: Iterable[Prediction | UnreadableFile]) -> Any:
-        """Return a pyarrow table. Bytes of names that are not UTF-8 become a backslash, x and two digits."""
+        """Return a pyarrow table. Bytes of file names that are not UTF-8 become backslash escapes."""
         import pyarrow
 
         text, number, flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
@@ -216,7 +216,7 @@ class OpenTable(ABC):
     """A table that is being written.
 
     Attributes:
-        done: files that it has rows for.
+        done: files that already have a row.
         summary: counts of all rows.
     """
 
@@ -246,7 +246,7 @@ def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwr
     if out is None:
         table.check_names()
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # whatever the terminal has
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # whatever the terminal's encoding
         yield _TextTable(table, sys.stdout)
         return
     if out.suffix not in (".csv", ".jsonl", ".parquet"):
@@ -283,7 +283,7 @@ def _open_text(out: Path) -> TextIO:
 
 
 class _TextTable(OpenTable):
-    """A CSV or JSON-lines file with a row per line. A row that a killed process wrote in part is dropped."""
+    """A CSV or JSON-lines file with a row per line. A row that a killed process left incomplete is dropped."""
 
     def __init__(self, table: PredictionTable, file: TextIO, older: Path | None = None, is_csv: bool = True) -> None:
         super().__init__(table)
@@ -381,7 +381,7 @@ class _ParquetTable(OpenTable):
 
 
 def _csv_line(values: Iterable[str]) -> str:
-    """Return a CSV line. Python's csv module quotes line breaks in a value only if they are its own."""
+    """Return a CSV line. Python's csv module quotes only those line breaks in a value that its line terminator has."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerow(values)
     return text.getvalue().removesuffix("\r\n") + "\n"

@@ -41,7 +41,7 @@ from capsella.training import (
 class FittedRun(Run):
     """A run that was trained and tested.
 
-    evaluation: its test; None in all but the first of several processes that train together.
+    evaluation: its evaluation on the test images; in a distributed training, None except in the first process.
     report: the path of report.html, if it was written.
     """
 
@@ -63,7 +63,7 @@ def fit(
     Args:
         recipe: what to train.
         folder: the run folder; default: runs/NAME, numbered if that exists.
-        name: what the run is called.
+        name: name of the run.
         compute: where to train.
         console: where progress is printed; default: the standard output.
         splits: the images of the recipe, if they are loaded already.
@@ -72,7 +72,7 @@ def fit(
         The run with the weights that the recipe keeps, its splits and its evaluation.
 
     Raises:
-        CapsellaError: a run is in `folder` already, data is missing or broken, or the disk is full.
+        CapsellaError: `folder` already holds a run, data is missing or broken, or the disk is full.
         TrainingDivergedError: the loss or a gradient became NaN or infinite.
     """
     folder = folder or new_run_folder(Path("runs"), name)
@@ -82,7 +82,7 @@ def fit(
 def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> FittedRun:
     """Test a trained run on its test images, and write test.json, result.json, test_predictions.csv and the report.
 
-    Of several processes that trained together, only the first does.
+    After a distributed training, only the first process does this.
     """
     values = {field.name: getattr(run, field.name) for field in dataclasses.fields(Run)}
     if not is_first_process():
@@ -102,8 +102,8 @@ def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> Fit
 class TestPredictions(NamedTuple):
     """The predictions of a run for its test images.
 
-    files: names of the images, or their positions. labels, predicted: classes. probabilities: calibrated. groups: the
-    number of each image's group; None if images are independent.
+    files: names of the images, or their indices. labels, predicted: class indices. probabilities: calibrated
+    probabilities. groups: the index of each image's group; None if images are independent.
     """
 
     files: tuple[str, ...]
@@ -161,7 +161,7 @@ def _write_report(run: Run, splits: Splits, evaluation: Evaluation) -> Path:
 
 
 def _milliseconds(model: ImageClassifier, images: LabelledImages) -> float:
-    """Return the median time of a few calls with one image."""
+    """Return the median time of a few calls with one image, in milliseconds."""
     pixels = images.take(torch.tensor([0])).images.float() / 255
     with inference(model) as device:
         pixels = pixels.to(device)
@@ -177,12 +177,12 @@ def train_or_resume(
     compute: ComputeOptions = ComputeOptions(),
     splits: Splits | None = None,
 ) -> Run:
-    """Return the trained run of `recipe` in `folder`: load it, resume it, or train it; it is not tested.
+    """Load, resume or train the run of `recipe` in `folder`, without testing it, and return it.
 
     `splits` are the images of the recipe, if they are loaded already.
 
     Raises:
-        CapsellaError: a run of another recipe is in `folder`; and what `train` raises.
+        CapsellaError: `folder` holds a run of another recipe; or as for `train`.
     """
     files = RunFolder(folder)
     files.check_recipe(recipe)
@@ -201,7 +201,7 @@ def train_or_resume(
 
 
 def load_public_once(data: DataOptions) -> Splits | None:
-    """Return the images of a public set, kept in memory for the next run; None for a user's own, which may change."""
+    """Return the images of a public data set, cached for the next run; None for a user's own, which may change."""
     return None if data.is_own else load_once(data)
 
 
@@ -224,19 +224,19 @@ def reevaluate(
     images: DataOptions | Callable[[], tuple[str, LabelledImages]],
     change: Callable[[ImageClassifier], ImageClassifier] | None = None,
 ) -> dict[str, Any]:
-    """Test a finished run on other images, or a changed network; the result is kept in `folder`/`name`.json.
+    """Test a finished run on other images, or a changed network, and cache the result in `folder`/`name`.json.
 
     Args:
         folder: the run folder.
         name: the JSON file, which is read if it exists.
-        images: options, whose test images are loaded, or a function that returns the name of a set, and the set.
-        change: from the trained network to the one that is tested.
+        images: options, whose test images are loaded, or a function that returns the name of a set and the set itself.
+        change: a function from the trained network to the one to test.
 
     Returns:
         The name of the images ("data"), and what result.json holds under "test".
 
     Raises:
-        CapsellaError: no finished run is in `folder`.
+        CapsellaError: `folder` holds no finished run.
     """
     files = RunFolder(folder)
     if not (folder / f"{name}.json").exists():
@@ -265,9 +265,9 @@ def _test_values(evaluation: Evaluation) -> dict[str, Any]:
 
 
 class CorrectnessTable(NamedTuple):
-    """A table of the images of one test set that each seed of a row classifies correctly.
+    """Which images of one test set each seed of a table row classifies correctly.
 
-    groups: the number of each image's patient or object; None if all images are independent.
+    groups: the index of each image's group, e.g. its patient or object; None if all images are independent.
     """
 
     correct: Bool[np.ndarray, "seeds images"]
@@ -319,7 +319,7 @@ def unpack_correct(test: Mapping[str, Any]) -> Bool[np.ndarray, " images"]:
 
 
 def pack_groups(groups: Groups) -> str:
-    """Encode groups as numbers from 0 in 32 bits, little-endian, zlib, base64."""
+    """Encode group indices as 32-bit little-endian integers, compressed with zlib, in base64."""
     numbers = np.unique(groups, return_inverse=True)[1].astype("<u4")
     return base64.b64encode(zlib.compress(numbers.tobytes(), 9)).decode()
 

@@ -1,4 +1,4 @@
-"""Learning curves that still fell when a training ended."""
+"""Detect learning curves that were still falling when training ended."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,26 +9,26 @@ from jaxtyping import Float
 
 from capsella.training import Recipe, RunFolder
 
-# A curve still falls if its last third brought more than this share of its whole fall.
+# A curve still falls if its last third accounts for more than this fraction of its whole fall.
 STILL_FALLING = 0.1
 
 
 def curves_show_convergence(recipe: Recipe) -> bool:
-    """Return whether a curve that falls at its end shows that a network was still learning.
+    """Return whether a curve that still falls at its end shows that the network was still learning.
 
-    It does not with a cosine schedule, whose learning rate ends at zero and brings every curve down.
+    It does not with a cosine schedule: its learning rate ends at zero, which makes every curve fall.
     """
     return recipe.optimizer.schedule != "cosine"
 
 
 def was_still_learning(recipe: Recipe, runs: Sequence[Path]) -> bool:
-    """Return whether the training loss or error of a row still fell when its trainings ended; `runs` has one per seed.
+    """Return whether training loss or error, averaged over `runs` (one per seed), still fell at the end of training.
 
     The error counts too because a loss whose margin widens may rise while the network learns. False if the curves do
     not show convergence.
 
     Raises:
-        CapsellaError: unreadable metrics of a run.
+        CapsellaError: metrics.csv of a run is missing or damaged.
     """
     if not curves_show_convergence(recipe):
         return False

@@ -1,4 +1,4 @@
-"""Repeated trainings, with several seeds or on each fold of the images, and the lines that end a training."""
+"""Repeated trainings, with several seeds or on each fold of the images, and the summary printed after a training."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -20,22 +20,24 @@ from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run, 
 
 
 class _Tested(NamedTuple):
-    """The evaluation of a run, and the number of its training and validation images."""
+    """The evaluation of a run, and the sum of its training and validation images (`others`)."""
 
     evaluation: Evaluation
     others: int
 
 
 def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
-    """Train and test one run per seed in subfolders; finished ones are read. seeds.json holds mean and spread.
+    """Train and test one run per seed in subfolders, and write seeds.json with mean and standard deviation.
+
+    Finished runs are not trained again.
 
     Raises:
-        CapsellaError: a run of another recipe is in a subfolder; and what `train` raises.
+        CapsellaError: a subfolder holds a run of another recipe; or as for `train`.
     """
     numbers = range(recipe.seed, recipe.seed + seeds)
     recipes = {f"seed {seed}": replace(recipe, seed=seed) for seed in numbers}
     tested = _fit_each(recipes, "seed", folder, name, compute, console)
-    if not tested:  # in all but the first of several processes
+    if not tested:  # not the first process of a distributed training
         return
     errors = {seed: test.evaluation.error for seed, test in zip(numbers, tested, strict=True)}
     spread, path = Spread.of(list(errors.values())), folder / "seeds.json"
@@ -44,13 +46,13 @@ def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: Co
 
 
 def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
-    """Train one run per fold in subfolders and test it on the fold it did not see; finished ones are read.
+    """Train one run per fold in subfolders and test it on the fold that it did not see.
 
-    folds.json holds the numbers of all folds together, predictions.csv the prediction for each image, label_errors.csv
-    every image in the order of how probably its label is wrong.
+    Finished runs are not trained again. folds.json holds the results of all folds together, predictions.csv the
+    prediction for each image, label_errors.csv every image, the one whose label is most probably wrong first.
 
     Raises:
-        CapsellaError: a run of another recipe is in a subfolder; and what `train` raises.
+        CapsellaError: a subfolder holds a run of another recipe; or as for `train`.
     """
     recipes = {
         f"fold {fold}": replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)
@@ -92,7 +94,7 @@ def _rank_labels(folder: Path, folds: Iterable[str]) -> int:
 def _fit_each(
     recipes: Mapping[str, Recipe], cost: str, folder: Path, name: str, compute: ComputeOptions, console: Console
 ) -> list[_Tested]:
-    """Train and test each recipe, finished ones first; all must have the same images, which are not kept."""
+    """Train and test each recipe, finished ones first; check that all have the same images."""
     RunFolder(folder).check_unused()
     tasks = [
         Task(
@@ -117,12 +119,12 @@ def _fit_each(
         if run.evaluation is not None and run.splits is not None:
             tested[task.label] = _Tested(run.evaluation, len(run.splits.train) + len(run.splits.validation))
         if task not in begun and len(tested) < len(tasks):
-            check_images_unchanged([task])  # otherwise the next fold would be another part of the images
+            check_images_unchanged([task])  # otherwise the next fold would be of other images
     return [tested[label] for label in recipes if label in tested]
 
 
 def finish(run: Run, console: Console) -> FittedRun:
-    """Test a run and write its report, unless that is done, and print the result; only in the first process."""
+    """Test a run and write its report, unless this was done, and print the result; only in the first process."""
     fitted = run if isinstance(run, FittedRun) else evaluate_run(run)
     evaluation = fitted.evaluation
     if evaluation is None:
@@ -141,10 +143,10 @@ def finish(run: Run, console: Console) -> FittedRun:
 
 
 def resume_run(folder: Path, changes: Mapping[str, Any], console: Console) -> FittedRun:
-    """Continue an interrupted training, with other values of some `ComputeOptions`, and test it.
+    """Continue an interrupted training, with some `ComputeOptions` replaced, and test it.
 
     Raises:
-        CapsellaError: no run is in the folder; and what `resume` raises.
+        CapsellaError: the folder holds no run; or as for `resume`.
     """
     files = RunFolder(folder)
     before = files.read_compute() if (folder / "config.json").exists() else ComputeOptions()

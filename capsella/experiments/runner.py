@@ -1,4 +1,4 @@
-"""The one loop over trainings. It turns tasks into runs, resumes interrupted ones and predicts the time left."""
+"""The loop over several trainings: turn tasks into runs, resume interrupted ones, and predict the time left."""
 
 import io
 import threading
@@ -30,17 +30,17 @@ from capsella.training import (
 from capsella.training.config import SEED_BITS
 
 AnyRow = TypeVar("AnyRow", bound="Row")
-Results = dict[str, list[dict[str, Any]]]  # contents of result.json by the slug of the row, in the order of the seeds
-BUSY_SECONDS = 60.0  # a worker that is dying may still hold the lock of its run's folder
-ESTIMATE_WEIGHT = 0.1  # of an estimate against measurements, as a share of all: a short first run says little
+Results = dict[str, list[dict[str, Any]]]  # contents of result.json by row slug, in seed order
+BUSY_SECONDS = 60.0  # a dying worker may still hold the lock of its run folder
+ESTIMATE_WEIGHT = 0.1  # weight of the estimates, as a fraction of all runs: a short first run says little
 
 
 @dataclass
 class Stopwatch:
     """Count runs, and predict the time left from the seconds of finished ones.
 
-    Runs of equal `cost`, a name, are expected to take equally long. estimates: seconds by cost, known before the first
-    run; finished runs correct them.
+    Runs with the same `cost`, a name, are expected to take equally long. estimates: seconds per run by cost, before the
+    first run; finished runs correct them. left: planned runs by cost. taken: seconds of finished runs by cost.
 
     >>> stopwatch = Stopwatch()
     >>> stopwatch.plan(["a", "a", "a", "b"])
@@ -57,7 +57,7 @@ class Stopwatch:
     done: int = 0
 
     def plan(self, costs: Iterable[str]) -> None:
-        """Add runs to come. Those of a cost that were planned before are not counted twice."""
+        """Add planned runs, one per cost name; runs that were planned before are not counted twice."""
         self.left |= Counter(costs)
 
     def cancel(self, cost: str) -> None:
@@ -65,14 +65,14 @@ class Stopwatch:
         self.left[cost] -= 1
 
     def finish(self, cost: str, seconds: float | None = None) -> None:
-        """Count one planned run as finished, in so many seconds; None if it was finished before."""
+        """Count one planned run as finished after `seconds`; None if its time is unknown."""
         self.left[cost] -= 1
         self.done += 1
         if seconds is not None:
             self.remember(cost, seconds)
 
     def remember(self, cost: str, seconds: float) -> None:
-        """Note how long a run of that cost took."""
+        """Record how long a run of that cost took."""
         self.taken.setdefault(cost, []).append(seconds)
 
     def seconds_by_cost(self) -> dict[str, float]:
@@ -83,8 +83,8 @@ class Stopwatch:
     def seconds_left(self, begun: str = "", progress: float = 0.0) -> float | None:
         """Return the seconds that all planned runs will take; None if nothing is known.
 
-        An unknown cost takes the mean of the others. begun, progress: the cost of a run that goes on, and how much of
-        it is done.
+        A cost without times counts as the mean of the others. begun, progress: the cost of a run that was started,
+        and the fraction of it that is done.
         """
         by_cost = self.seconds_by_cost()
         if not by_cost:
@@ -101,7 +101,7 @@ class Stopwatch:
         return f"run {self.done + 1} of {self.done + self.left.total()}: {label}{left}"
 
     def _pace(self) -> float:
-        """Return how much longer finished runs took than estimated."""
+        """Return the factor by which finished runs took longer than estimated."""
         estimated = sum(len(seconds) * self.estimates.get(cost, 0.0) for cost, seconds in self.taken.items())
         measured = sum(sum(seconds) for cost, seconds in self.taken.items() if cost in self.estimates)
         whole = estimated + sum(number * self.estimates.get(cost, 0.0) for cost, number in self.left.items())
@@ -125,9 +125,9 @@ def format_duration(seconds: float) -> str:
 class Task:
     """One run to compute: a complete recipe, with its seed and fold, in a folder of its own.
 
-    label: the name in the progress line. recipe_name: what the run is called. cost: a name that tasks share which take
-    equally long; default: the label. is_tested: whether the run is tested, or only trained. has_report: whether the
-    test also writes report.html. is_quiet: one line is printed when the run is over, instead of one for each epoch.
+    label: the name in progress lines. recipe_name: the name of the run. cost: a name shared by tasks that take equally
+    long; default: the label. is_tested: whether the run is tested, or only trained. has_report: whether the
+    test also writes report.html. is_quiet: print one line per run instead of one per epoch.
     """
 
     recipe: Recipe
@@ -147,7 +147,7 @@ class Task:
 
     @property
     def is_finished(self) -> bool:
-        """True if nothing is left to compute, also after a divergence."""
+        """True if nothing is left to compute; a training that diverged counts as finished."""
         return (self.files.is_tested if self.is_tested else self.files.is_trained) or self.files.has_diverged
 
     @property
@@ -156,7 +156,7 @@ class Task:
         return self.cost or self.label
 
     def run(self, console: Console, splits: Splits | None = None) -> Splits | None:
-        """Compute what is missing, in this process. A divergence is written to diverged.json, and no error.
+        """Compute what is missing, in this process. A training that diverges is no error: diverged.json records it.
 
         Args:
             console: where progress is printed.
@@ -166,8 +166,8 @@ class Task:
             The images, if they were loaded.
 
         Raises:
-            NoMemoryError: the memory is not enough.
-            CapsellaError: a run of another recipe is in the folder; and what `train` raises.
+            NoMemoryError: out of memory.
+            CapsellaError: the folder holds a run of another recipe; or as for `train`.
         """
         self.files.check_recipe(self.recipe)
         if self.is_finished:
@@ -190,10 +190,10 @@ class Task:
 
 
 def run_tasks(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch | None = None) -> Iterator[Task]:
-    """Yield every task when it is finished: those that were finished before come first, then the others are computed.
+    """Yield every task when it is finished: first those that were finished before, then the others as computed.
 
     Raises:
-        CapsellaError: the user's own images are not those that finished runs saw; and what `compute_tasks` raises.
+        CapsellaError: the user's own images have changed since the finished runs; or as for `compute_tasks`.
     """
     stopwatch = stopwatch or Stopwatch()
     stopwatch.plan(task.cost_name for task in tasks)
@@ -206,7 +206,7 @@ def run_tasks(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch | No
             stopwatch.remember(task.cost_name, task.files.read("summary")["seconds"])
     for task in finished:
         stopwatch.finish(task.cost_name)
-        task.files.checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
+        task.files.checkpoint.unlink(missing_ok=True)  # left by a call that ended just before deleting it
         yield task
     done = {task.folder for task in finished}
     yield from compute_tasks([task for task in tasks if task.folder not in done], console, stopwatch)
@@ -215,27 +215,26 @@ def run_tasks(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch | No
 def compute_tasks(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[Task]:
     """Compute every task, and yield it as soon as it is finished.
 
-    On a cluster (`ray_cluster.ray_session`) a run is a Ray task; if its worker dies, it
-    continues from its checkpoint.
-    Its lines are printed when it is over. Tasks are taken from `tasks` as there is room for them.
+    On a cluster (`ray_cluster.ray_session`) each run is a Ray task, which continues from its checkpoint if its worker
+    dies. Its output is printed when it ends. Tasks are taken from `tasks` as capacity becomes free.
 
     Raises:
         ArgumentError: more than one device per run on a cluster.
-        CapsellaError: workers died too often; and what `Task.run` raises. Other runs that have begun are ended; called
-            again, they go on.
+        CapsellaError: workers died too often; or as for `Task.run`. Other runs are then stopped; call this again to
+            resume them.
     """
     place = ray_cluster.current_cluster()
     for task, seconds in (
         _here(tasks, console, stopwatch) if place is None else _on_ray(place, tasks, console, stopwatch)
     ):
         stopwatch.finish(task.cost_name, None if task.files.has_diverged else seconds)
-        task.files.checkpoint.unlink(missing_ok=True)  # three times the weights, and nothing is left to resume
+        task.files.checkpoint.unlink(missing_ok=True)  # it is three times as large as the weights, and nothing is left to resume
         yield task
 
 
 def _here(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[tuple[Task, float | None]]:
-    """Yield each task with its seconds; None for a run that went on from a checkpoint, which is not a whole one."""
-    data, splits = None, None  # those of the last task: the next one often has the same
+    """Yield each task with its seconds; None for a run resumed from a checkpoint, whose time is not that of a run."""
+    data, splits = None, None  # of the last task: the next one often has the same data
     for task in tasks:
         began, is_rest = time.monotonic(), task.files.checkpoint.exists()
         progress = task.files.progress(task.recipe.epochs)
@@ -286,7 +285,7 @@ def _result_line(stopwatch: Stopwatch, task: Task, seconds: float) -> str:
 
 
 class _Answer(NamedTuple):
-    """A worker's output, its error, if any, and its seconds, as `_here` gives them."""
+    """A worker's output, its error, if any, its seconds, and whether it resumed a run from a checkpoint (`is_rest`)."""
 
     text: str
     error: Exception | None
@@ -303,7 +302,7 @@ def _on_ray(
     waiting: dict[Any, Task] = {}
     try:
         while True:
-            # One more than there is room for, so that a cluster that grows with its work knows of it.
+            # Submit one more task than the capacity, so that an autoscaling cluster grows.
             while not needs or len(waiting) <= ray_cluster.capacity(needs):
                 if (task := next(source, None)) is None:
                     break
@@ -366,11 +365,11 @@ def _print_warning(console: Console, message: Warning | str, *_: Any, **__: Any)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A recipe that is trained with several seeds.
+    """A row of a results table: one recipe that is trained with several seeds.
 
-    slug: the beginning of its folders' names. recipe_name: the registered recipe that it departs from. recipe: what is
-    trained, with other seeds. cost, is_quiet: as of `Task`; the default of the cost is the slug. progress_label: the
-    name in progress lines; default: the slug.
+    slug: the beginning of its folders' names. recipe_name: the registered recipe that it is based on. recipe: what to
+    train; the seed is replaced. cost, is_quiet: as in `Task`; the cost is the slug by default. progress_label: the name
+    in progress lines; default: the slug.
     """
 
     slug: str
@@ -385,7 +384,7 @@ class Row:
         return runs / f"{self.slug}-seed{seed}"
 
     def on(self, source: str) -> Self:
-        """Return the row on the images of another source; for pairs, on pairs of them."""
+        """Return the row with the images of another source; for pairs, with pairs of them."""
         return replace(self, recipe=replace(self.recipe, data=self.recipe.data.on(source)))
 
     def task(
@@ -405,7 +404,7 @@ class Row:
 
 
 class ValidationResult(NamedTuple):
-    """The kept epoch of a run by its validation images; the error in per cent, infinite if the training diverged.
+    """The validation result of the kept epoch of a run; the error in per cent, infinite if the training diverged.
 
     The error is the balanced one, a mean over classes, if the run balances its classes.
     """
@@ -427,7 +426,7 @@ class ValidationResult(NamedTuple):
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Less is better: the error, then the loss."""
+        """Error, then loss, to sort by; lower is better."""
         return self.error, self.loss
 
 
@@ -435,8 +434,8 @@ class ValidationResult(NamedTuple):
 class LearningRateSearch:
     """A row with its best learning rate.
 
-    tried: the run of the first seed by learning rate. best: the learning rate with the best validation. by_seed: the
-    runs at that learning rate.
+    tried: validation results with the first seed, by learning rate. best: the learning rate with the best of them.
+    by_seed: validation results at that learning rate, by seed.
     """
 
     row: Row
@@ -462,12 +461,12 @@ class Runner:
     def results(self, rows: Sequence[Row], seeds: Sequence[int]) -> Results:
         """Train and test every row with every seed.
 
-        Seeds go round the rows: after the first, every row has a number. A training that diverges is a result, not an
-        error: its seed is missing in its row, now and when called again.
+        All rows are trained with one seed before the next, so that each has a result early. A training that diverges
+        is a result, not an error: its seed is missing in its row, now and when called again.
 
         Raises:
-            ArgumentError: no seed, or one twice; a slug twice.
-            CapsellaError: a run of another recipe is in a run's folder; and what `train` raises.
+            ArgumentError: there is no seed, or a seed or a slug occurs twice.
+            CapsellaError: a run folder holds a run of another recipe; or as for `train`.
         """
         results: Results = {row.slug: [] for row in rows}
         for row, task in self._run(rows, seeds, is_tested=True):
@@ -476,7 +475,7 @@ class Runner:
         return results
 
     def validate(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[int, ValidationResult]]:
-        """Train every row with every seed, and test nothing."""
+        """Train every row with every seed without testing; return the validation results of each row by seed."""
         found: dict[str, dict[int, ValidationResult]] = {row.slug: {} for row in rows}
         for row, task in self._run(rows, seeds, is_tested=False) if seeds else ():
             found[row.slug][task.recipe.seed] = ValidationResult.of(task.files)
@@ -485,13 +484,13 @@ class Runner:
     def search_learning_rates(
         self, rows: Sequence[Row], seeds: Sequence[int], factors: Sequence[float], later: Sequence[str] = ()
     ) -> list[LearningRateSearch]:
-        """Train every row with learning rates around its recipe's, and with the best one with every seed; test nothing.
+        """Search the learning rate of every row around its recipe's, and train the best with every seed; test nothing.
 
         Args:
             rows: what to train.
             seeds: the first one tries all learning rates; the others take the best.
             factors: factors of the recipe's learning rate; the products are rounded to two digits.
-            later: costs of runs that are to follow, for the time left.
+            later: cost names of runs that follow, to predict the time left.
         """
         check_seeds(seeds)
         self.stopwatch.plan(
@@ -510,7 +509,7 @@ class Runner:
         return searches
 
     def _run(self, rows: Sequence[Row], seeds: Sequence[int], *, is_tested: bool) -> list[tuple[Row, Task]]:
-        """Compute every row with every seed; returned in the order of the seeds."""
+        """Compute every row with every seed, and return rows and tasks in the order of the seeds."""
         check_seeds(seeds)
         slugs = [row.slug for row in rows]
         if len(set(slugs)) < len(slugs):
@@ -525,7 +524,7 @@ class Runner:
 
 
 def common_seeds(results: Results) -> Results:
-    """Keep the results of the seeds that all rows have."""
+    """Keep only the results of seeds that all rows have."""
     common = set.intersection(*({run["seed"] for run in runs} for runs in results.values()))
     return {slug: [run for run in runs if run["seed"] in common] for slug, runs in results.items()}
 
@@ -544,7 +543,7 @@ def check_none_diverged(results: Results, seeds: Sequence[int], folder: Path) ->
 
 
 def scaled_learning_rate(recipe: Recipe, factor: float) -> float:
-    """Return the learning rate of a recipe times `factor`, rounded to two digits."""
+    """Return the learning rate of a recipe times `factor`, rounded to two significant digits."""
     return float(f"{factor * recipe.optimizer.learning_rate:.2g}")
 
 
@@ -558,7 +557,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
     """Check that there is a seed, none twice, and each in range.
 
     Raises:
-        ArgumentError: they break a rule.
+        ArgumentError: the seeds break one of these rules.
     """
     for seed in seeds:
         check_argument(0 <= seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seeds=seed)
@@ -567,9 +566,9 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 
 def check_data_available(recipes: Sequence[Recipe]) -> None:
-    """Load the images of every source, so that a missing one shows before hours of training.
+    """Load the images of every source, so that a missing one is reported before hours of training.
 
-    A single source is not loaded: its first training finds what is wrong with it.
+    A single source is not loaded, because its first training reports it at once.
     """
     sources = {recipe.data.source: recipe.data for recipe in recipes}
     for data in sources.values() if len(sources) > 1 else ():
@@ -577,10 +576,10 @@ def check_data_available(recipes: Sequence[Recipe]) -> None:
 
 
 def check_images_unchanged(tasks: Sequence[Task]) -> None:
-    """Check that the user's own images are still those that these runs saw.
+    """Check that the user's own images have not changed since these runs.
 
     Raises:
-        CapsellaError: they are not, so that new runs would not compare with them.
+        CapsellaError: they have changed, so that new runs would not be comparable.
     """
     folders: dict[DataOptions, list[RunFolder]] = {}
     for task in tasks:

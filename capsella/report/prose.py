@@ -13,11 +13,11 @@ from capsella.data import Splits, few_groups
 from capsella.environment import machine, versions
 from capsella.errors import pluralize
 from capsella.evaluation import (
+    AttackResult,
     Evaluation,
     Majority,
     PredictionSummary,
     UncertaintyColumns,
-    UnderAttack,
     confusions,
     points,
 )
@@ -101,7 +101,7 @@ def ood_notes(result: OODReport) -> list[str]:
     return [f"{few}, and there are {result.validation_images}: no image is flagged", *notes]
 
 
-def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
+def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
     """Return whether the gradients of each network can be trusted."""
     notes = []
     for name, result in results.items():

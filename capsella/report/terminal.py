@@ -10,10 +10,10 @@ from capsella.data import ClassCounts
 from capsella.evaluation import (
     PERTURBATIONS,
     AttackOptions,
+    AttackResult,
     Evaluation,
     Robustness,
     RoutingReport,
-    UnderAttack,
     confusions,
     points,
     shares,
@@ -72,7 +72,7 @@ def routing_table(report: RoutingReport) -> RenderableType:
     return Group(Text("\nrouting"), layers, trees, norms)
 
 
-def attack_table(results: Mapping[str, UnderAttack], options: AttackOptions) -> RenderableType:
+def attack_table(results: Mapping[str, AttackResult], options: AttackOptions) -> RenderableType:
     """Return accuracy by attack and ε, and the rate at which successful attacks are flagged as OOD."""
     headings = ("network", "attack", *(f"ε = {epsilon:g}" for epsilon in (0, *options.epsilons)))
     accuracy = _table(headings, left=2, title="accuracy % under attack, L∞")

@@ -1,6 +1,6 @@
 """Calibrated probabilities, and prediction sets with a guaranteed coverage.
 
-Temperature scaling (Guo et al. 2017, section 4.2): softmax(z/T) with one number T. If training drew classes with other
+Temperature scaling (Guo et al. 2017, section 4.2): softmax(z/T) with one number T. If training drew classes in other
 proportions than they have, z is first corrected for them (Saerens, Latinne and Decaestecker 2002). Prediction sets by
 split conformal prediction (Vovk et al. 2005; Angelopoulos and Bates 2021, section 1).
 
@@ -42,9 +42,9 @@ class Calibration:
         nll_before, nll: mean −ln p of the true class on them, in nats, before and after; before, activations are
             divided by their sum.
         ece_before, ece: expected calibration error on them, 15 bins.
-        weights: SHA-256 of the weights it was fitted to, if known.
-        prior: added to z, one number per class: ln of its proportion of the training images over the proportion with
-            which training drew it. None if both are the same.
+        weights: SHA-256 of the weights that it was fitted to, if known.
+        prior: one number per class, added to z: ln(proportion of the training images / proportion of the draws in
+            training). None if both are the same.
     """
 
     logits: Logits
@@ -85,7 +85,7 @@ class Calibration:
     def quantile(self, coverage: float) -> float:
         """Return the ⌈(n + 1) · coverage⌉-th smallest score, or infinity if there are too few images."""
         check_coverage(coverage)
-        rank = math.ceil(round((self.images + 1) * coverage, 9))  # 0.55 · 20 is a last bit above 11
+        rank = math.ceil(round((self.images + 1) * coverage, 9))  # in floating point, 0.55 · 20 > 11
         return self.scores[rank - 1] if rank <= self.images else math.inf
 
     def sets(self, activations: Float[Tensor, "*b classes"], coverage: float) -> Bool[Tensor, "*b classes"]:
@@ -207,7 +207,7 @@ def calibration_curve(
     """Bin predictions by confidence (Guo et al. 2017, section 2).
 
     Args:
-        confidence: of each prediction, in [0, 1]. Capsule lengths need not sum to one over the classes: each is the
+        confidence: one per prediction, in [0, 1]. Capsule lengths need not sum to one over the classes: each is the
             probability that its entity is present (Sabour et al. 2017).
         correct: True for each prediction that was right.
         bins: number of bins; 15 in the paper.
@@ -264,7 +264,7 @@ def _smoothed_loss(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
 def _calibration_error(
     probabilities: Float[Tensor, "n classes"], activations: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
 ) -> float:
-    """Return the error of the predicted class, whether or not it is the most probable one."""
+    """Return the expected calibration error of the predicted class, whether or not it is the most probable one."""
     predicted = activations.argmax(1)
     confidence = probabilities.gather(1, predicted[:, None])[:, 0]
     return calibration_curve(confidence.clamp(0, 1).numpy(), (predicted == labels).numpy()).expected_error

@@ -66,7 +66,7 @@ def fit_ood_detector(
 
 
 def _fit_gaussians(model: ImageClassifier, training: LabelledImages, batch_size: int) -> dict[str, ClassGaussian]:
-    """Fit the features of training images; a reconstruction needs no Gaussian, its error is a score by itself."""
+    """Fit class Gaussians to features of training images; a reconstruction error is a score without them."""
     check_argument(len(training) > 0, "be of at least one image", training=0)
     quick = without_unused_decoder(model, None)
     columns: dict[str, list[Tensor]] = {}

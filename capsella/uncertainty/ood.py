@@ -1,7 +1,7 @@
 """Detection of out-of-distribution (OOD) images: scores, class Gaussians, and a detector with a false-positive rate.
 
-Every score is higher for stranger images. `fit_detector` compares the scores of new images with those of validation
-images; `OODDetector.threshold` bounds the rate at which in-distribution images are flagged.
+Every score is higher for images less like the training images. `fit_detector` compares the scores of new images with
+those of validation images; `OODDetector.threshold` bounds the rate at which in-distribution images are flagged.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from capsella.errors import CapsellaError, check_argument
 from capsella.types import Output
 from capsella.uncertainty.calibration import logits_of
 
-# The scores of a detector, and the reason that each gives for an OOD image.
+# Names of the scores, and the reason that each gives for an OOD image.
 REASONS = {
     "low_level": "colours or sharpness unlike the training images",
     "features": "details unlike any {class_name}",
@@ -33,7 +33,7 @@ FOLDS = 10
 STEADY, MOST_CHANGE = 0.9, 0.5  # the rotation score is used if 90 % of the validation images change by less than 0.5
 _TAIL = 10  # the largest tenth of the validation scores is the tail
 _FLAT = 1e-3  # differences of neighbours below this count as flat
-_LEAST_SCALE = 0.01  # of the mean deviation: a feature that never varied in training must not dominate
+_LEAST_SCALE = 0.01  # times the mean deviation: features that never varied in training must not dominate
 _RIDGE = 1e-6
 
 
@@ -58,7 +58,7 @@ def class_logits(output: Output) -> Float[Tensor, "b classes"]:
 
 
 def low_level_features(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 5*c"]:
-    """Return mean, deviation and three sharpnesses of each channel.
+    """Return mean, standard deviation and three sharpness values of each channel.
 
     A sharpness is ln of the mean difference between neighbours: vertical, horizontal, and mixed second difference.
     """
@@ -73,7 +73,7 @@ def low_level_features(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 5*c
 def map_statistics(maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 2*c"]:
     """Return mean and deviation of each map over its positions in float32 (Lee et al. 2018, section 2, use means)."""
     flat = maps.flatten(2).float()
-    # The square root has no gradient at zero, so constant maps keep a last bit.
+    # The square root has no gradient at zero, so a small number is added for constant maps.
     return torch.cat([flat.mean(2), (flat.var(2, correction=0) + 1e-12).sqrt()], 1)
 
 
@@ -87,7 +87,7 @@ def reconstruction_score(
 def rotation_score(activations: Float[Tensor, "b classes"], rotated: Float[Tensor, "b classes"]) -> Float[Tensor, " b"]:
     """Return the largest change of an activation when the image is turned by 180°.
 
-    An adversarial change fits one orientation only (after feature squeezing: Xu, Evans, Qi 2018, who blur instead).
+    An adversarial perturbation fits one orientation only (as in feature squeezing: Xu, Evans, Qi 2018, who blur).
     """
     return (activations - rotated).abs().amax(1).float()
 
@@ -156,10 +156,10 @@ class ScoreDistribution:
             raise CapsellaError("validation scores: must be at least one finite number, ascending")
 
     def normalize(self, scores: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-        """Return −ln of the proportion of validation images with at least this score, the image itself included.
+        """Return −ln of the proportion of validation images with at least this score; the image itself counts as one.
 
-        In and beyond the largest tenth, the proportion falls exponentially with the mean excess of the tail. So images
-        beyond all others still differ, and there is a gradient.
+        In the largest tenth of the scores and beyond, an exponential tail with the same mean excess replaces the
+        proportion. So scores above all validation scores still differ, and have a gradient.
         """
         values = self.values.to(scores)
         number = len(values)
@@ -178,10 +178,10 @@ class OODDetector:
     """A detector of out-of-distribution images, fitted by `capsella.uncertainty.fit_ood_detector`.
 
     Attributes:
-        gaussians: of the features behind a score, by the score's name.
-        distributions: the validation images' values of each score in use.
+        gaussians: Gaussians of the features that a score is computed from, by the score's name.
+        distributions: the values of each score in use for the validation images.
         largest: [n], ascending, the largest normalised score of each validation image.
-        weights: SHA-256 of the weights it was fitted to, if known.
+        weights: SHA-256 of the weights that it was fitted to, if known.
     """
 
     gaussians: Mapping[str, ClassGaussian]
@@ -222,7 +222,7 @@ class OODDetector:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the validation scores, which tells fits apart."""
+        """SHA-256 of the validation scores, which identifies the fit."""
         digest = hashlib.sha256()
         for name in self.scores:
             digest.update(name.encode() + self.distributions[name].values.cpu().numpy().tobytes())
@@ -236,9 +236,9 @@ class OODDetector:
     def threshold(self, false_positive_rate: float) -> float:
         """Return the normalised score above which an image is OOD; infinity with too few validation images.
 
-        Of images drawn like the validation images, at most this rate is above it, with a certainty of 0.9 over their
-        draw, whatever the distribution: a tolerance limit (Wilks 1941), the smallest r-th smallest score for which a
-        binomial of n trials with probability 1 − rate is below r that often.
+        At most this rate of the images drawn like the validation images is above it, with probability 0.9 over the draw
+        of the validation images and for any distribution. This is a tolerance limit (Wilks 1941): the r-th smallest
+        score, with the smallest r that a binomial of n trials with probability 1 − rate stays below that often.
         """
         check_false_positive_rate(false_positive_rate)
         below = bdtr(np.arange(self.images + 1.0), self.images, 1 - false_positive_rate)  # P(binomial ≤ 0, 1, …)
@@ -250,7 +250,7 @@ class OODDetector:
         return false_positive_rate is not None and math.isfinite(self.threshold(false_positive_rate))
 
     def reason(self, normalized: Float[Tensor, " scores"], class_name: str) -> str:
-        """Return in words what is strangest about an image that was classified as `class_name`."""
+        """Return the reason of the largest score, as text, for an image that was classified as `class_name`."""
         return REASONS[self.scores[int(normalized.argmax())]].format(class_name=class_name)
 
 
@@ -270,9 +270,9 @@ def fit_detector(gaussians: Mapping[str, ClassGaussian], columns: Mapping[str, F
 
 
 def largest_scores(columns: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
-    """Return the largest normalised score of each validation image, normalised by those of the other folds.
+    """Return the largest normalised score of each validation image, normalised by the images of other folds.
 
-    Normalised by itself it would be less extreme than a new image is, and more so the more scores there are.
+    Normalised by all images, itself included, it would be less extreme than that of a new image.
     """
     number = len(columns[0])
     fold, largest = torch.arange(number) % min(FOLDS, number), torch.empty(number)
@@ -285,7 +285,7 @@ def largest_scores(columns: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
 
 
 def images_for_rate(false_positive_rate: float) -> int:
-    """Return the number of validation images below which no image is called OOD.
+    """Return the number of validation images below which no image is flagged as OOD.
 
     >>> images_for_rate(0.05), images_for_rate(0.01)
     (45, 230)

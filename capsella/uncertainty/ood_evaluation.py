@@ -33,8 +33,8 @@ from capsella.uncertainty.ood import (
     msp_score,
 )
 
-MOST = 1000  # images of each set: enough for an interval of a hundredth
-SEVERAL_SIZES = ("segmentation-wbc", "bloodmnist", "pneumoniamnist")  # stored at several sizes
+MOST = 1000  # images of each set, enough for an interval of ± 0.01
+SEVERAL_SIZES = ("segmentation-wbc", "bloodmnist", "pneumoniamnist")  # sources that are stored at several sizes
 NOISE, HALF = "noise", "half"
 COMBINED = "combined"  # the largest normalised score, which the detector uses
 BASELINES = ("msp", "energy")  # scores of the output alone, for comparison
@@ -45,10 +45,10 @@ class OODSet:
     """A set of out-of-distribution images at the size of a network.
 
     Attributes:
-        name: as requested.
-        images: uint8.
+        name: name as requested.
+        images: uint8 pixels.
         classes: the name of each image's class, if the source has it.
-        unreadable: files of a folder that cannot be read.
+        unreadable: number of files of a folder that cannot be read.
     """
 
     name: str
@@ -71,13 +71,13 @@ class OODResult:
     """The detection of one set of images.
 
     Attributes:
-        flagged: images called OOD.
-        flagged_interval_95: of their proportion.
-        labelled, correct: images not flagged that show a class of the run, and those classified correctly; None if the
-            source has no such class.
-        scores: of an OOD set, the combined one first.
+        flagged: number of images flagged as OOD.
+        flagged_interval_95: 95 % interval of their proportion.
+        labelled, correct: number of images not flagged that show a class of the model, and of those classified
+            correctly; None if the source has no such class.
+        scores: for an OOD set, the AUROC of each score, the combined one first.
         curves: by score, [2 m]: false- and true-positive rate at every threshold.
-        unreadable: files that were left out.
+        unreadable: number of files that could not be read.
     """
 
     name: str
@@ -101,8 +101,8 @@ class OODReport:
     """The result of `evaluate_ood`.
 
     Attributes:
-        false_positive_rate: requested.
-        validation_images: those that the threshold comes from.
+        false_positive_rate: the requested rate.
+        validation_images: number of validation images, which set the threshold.
         test: the in-distribution test images.
         sets: the OOD sets.
     """
@@ -128,8 +128,8 @@ def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> OODSet:
 
     Args:
         name: "noise": uniform pixels; "half": `test` with the right half painted in the colour of the border; the name
-            of a source, of which all images count; or a folder of images.
-        model: sets size and channels.
+            of a source, of which all splits are used; or a folder of images.
+        model: the model whose image size and channels are used.
         test: the in-distribution test images.
     """
     generator = torch.Generator().manual_seed(0)
@@ -161,13 +161,13 @@ def evaluate_ood(
     false_positive_rate: float = FALSE_POSITIVE_RATE,
     batch_size: int = 128,
 ) -> OODReport:
-    """Measure how well the model's OOD detector tells `sets` from its test images.
+    """Measure how well the model's OOD detector tells `sets` from the test images.
 
     Args:
-        model: with an `ood_detector`.
-        test: its test images.
+        model: a model with an `ood_detector`.
+        test: in-distribution test images.
         sets: OOD images at the model's size.
-        false_positive_rate: of the threshold, which comes from the validation images.
+        false_positive_rate: the rate that sets the threshold, on the validation images.
         batch_size: affects speed and memory only.
     """
     check_false_positive_rate(false_positive_rate)
@@ -215,7 +215,7 @@ def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> tuple[Sco
 def _flag(
     name: str, scores: Scores, predicted: Tensor, labels: Tensor, threshold: float, groups: Groups | None = None
 ) -> OODResult:
-    """Count what is flagged; labels below 0 are of classes that the model does not know."""
+    """Count the flagged images; labels below 0 stand for classes that the model does not have."""
     flagged = scores[COMBINED] > threshold
     labelled = correct = None
     if (labels >= 0).any():
@@ -243,7 +243,7 @@ def _compare(
 def _auc_interval(
     auc: float, inside: Float[np.ndarray, " n"], outside: Float[np.ndarray, " m"], groups: Groups | None
 ) -> tuple[float, float]:
-    """Return the 95 % interval of the area, where grouped test images count as fewer.
+    """Return the 95 % interval of the area; grouped test images count as fewer.
 
     The area is a mean over the test images of the proportion of OOD images with a higher score (Obuchowski 1997,
     Biometrics 53), so its effective sample size is that of this mean.
@@ -266,7 +266,7 @@ def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) 
 
 
 def _source_options(name: str, model: ImageClassifier) -> DataOptions:
-    """Return options for a source at its stored size if it has one: of 70,000 images only 1,000 need resizing."""
+    """Return options that read a source at a size near the model's, if it is stored at several."""
     options, size = NamedData(name), max(model.image_size)
     if model.cut is not None and name in STAINED:  # cells are cropped as the model's own
         return replace(options, size=size, cells="matched" if model.cut.matched else "cut")

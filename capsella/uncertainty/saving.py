@@ -1,4 +1,4 @@
-"""calibration.json and ood_detector.safetensors: saved beside the weights that they were fitted to."""
+"""Save and load calibration.json and ood_detector.safetensors beside the weights that they were fitted to."""
 
 import hashlib
 from collections.abc import Callable
@@ -30,14 +30,14 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def is_fitted_to(model: nn.Module, fitted: Calibration | OODDetector) -> bool:
-    """Return True if a model has the weights that something was fitted to, or if that is unknown."""
+    """Return True if `fitted` was fitted to the model's weights, or if that is unknown."""
     return fitted.weights in (None, weights_digest(model))
 
 
 def save_fitted(model: nn.Module, calibration: Calibration | None, detector: OODDetector | None, folder: Path) -> None:
     """Write calibration.json and ood_detector.safetensors.
 
-    An old file is deleted if there is nothing to write, or with a warning if it would be of other weights.
+    If there is nothing to write, an old file is deleted; so it is, with a warning, if the fit was to other weights.
     """
     for name, fitted in ((CALIBRATION, calibration), (DETECTOR, detector)):
         path = folder / name
@@ -52,7 +52,7 @@ def save_fitted(model: nn.Module, calibration: Calibration | None, detector: OOD
 
 
 def load_fitted(model: nn.Module, folder: Path) -> tuple[Calibration | None, OODDetector | None]:
-    """Read both; None for a missing file, or with a warning for one of other weights.
+    """Read both files; return None for a missing one and, with a warning, for one fitted to other weights.
 
     Raises:
         CapsellaError: a file is damaged.

@@ -34,9 +34,9 @@ class CoveragePoint:
 
     Attributes:
         coverage: the proportion of validation images that the threshold keeps.
-        threshold: the least probability that is kept.
-        kept, errors: test images kept, and misclassified among them.
-        error_interval_95: of the error rate; None if nothing is kept.
+        threshold: the smallest probability that is kept.
+        kept, errors: numbers of test images that are kept, and of misclassified ones among them.
+        error_interval_95: 95 % interval of the error rate; None if nothing is kept.
     """
 
     coverage: float
@@ -51,10 +51,10 @@ class SetCoverage:
     """Prediction sets of the test images at a requested coverage.
 
     Attributes:
-        covered: images whose set contains their true class.
-        covered_interval_95: of their proportion.
-        mean_size: classes per set.
-        single: images with one class in their set.
+        covered: number of images whose set contains their true class.
+        covered_interval_95: 95 % interval of their proportion.
+        mean_size: mean number of classes per set.
+        single: number of images with one class in their set.
         worst_class, worst: the class with the lowest coverage, and its coverage.
     """
 
@@ -72,10 +72,10 @@ class SelectiveClassification:
     """The result of `evaluate_selective`.
 
     Attributes:
-        images: test images.
-        validation_images: images that thresholds and sets come from.
+        images: number of test images.
+        validation_images: number of validation images, which set thresholds and prediction sets.
         curves: "test" and "validation": [2 m], coverage and risk, the most confident images first.
-        nll, ece, …_before: of the test images, as in `Calibration`.
+        nll, ece, …_before: as in `Calibration`, but on the test images.
     """
 
     images: int
@@ -103,8 +103,8 @@ def evaluate_selective(model: ImageClassifier, validation: Evaluation, test: Eva
     """Take thresholds from the validation images, and measure errors and prediction sets on the test images.
 
     Args:
-        model: calibrated.
-        validation, test: its evaluations, with one class per image.
+        model: a calibrated model.
+        validation, test: evaluations of the model, with one class per image.
     """
     if (calibration := model.calibration) is None:
         raise ArgumentError("model", "be calibrated, as by capsella.uncertainty.calibrate_model", None)
@@ -132,7 +132,7 @@ def evaluate_selective(model: ImageClassifier, validation: Evaluation, test: Eva
 
 
 def threshold_at_coverage(confidence: Float[np.ndarray, " n"], coverage: float) -> float:
-    """Return the largest threshold of six digits that keeps at least `coverage` of these images; 0 for all.
+    """Return the largest threshold of six digits that keeps at least this proportion of images; 0 for all.
 
     Six digits, because it is read from a table and passed to `--unsure-below`.
 
@@ -197,7 +197,7 @@ def _set_coverage(calibration: Calibration, test: Evaluation, coverage: float) -
 
 
 def _normalized(evaluation: Evaluation) -> Float[Tensor, "n classes"]:
-    """Return activations divided by their sum: the probabilities before calibration."""
+    """Return activations divided by their sum, the probabilities before calibration."""
     return logits_of(evaluation.activations, "log").softmax(1)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from capsella.cli import main
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.evaluation import AttackCurve, AttackOptions, UnderAttack
+from capsella.evaluation import AttackCurve, AttackOptions, AttackResult
 from capsella.experiments import Row, Task
 from capsella.experiments import fit as runs
 from capsella.papers import attack_table, table_types
@@ -318,7 +318,7 @@ def attacks(options=OPTIONS):
 
 def test_an_attack_table_from_its_runs(tmp_path, monkeypatch):
     def network(clean, at_full_reach, *curves):
-        return UnderAttack(clean, at_full_reach, 0.0, 0, tuple(AttackCurve(*curve) for curve in curves))
+        return AttackResult(clean, at_full_reach, 0.0, 0, tuple(AttackCurve(*curve) for curve in curves))
 
     def attack(models, images, options, progress):
         assert (sorted(models), len(images)) == (["caps", "cnn"], 20)
