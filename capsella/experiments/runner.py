@@ -228,7 +228,7 @@ def compute_tasks(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch)
         _here(tasks, console, stopwatch) if place is None else _on_ray(place, tasks, console, stopwatch)
     ):
         stopwatch.finish(task.cost_name, None if task.files.has_diverged else seconds)
-        task.files.checkpoint.unlink(missing_ok=True)  # it is three times as large as the weights, and nothing is left to resume
+        task.files.checkpoint.unlink(missing_ok=True)  # large, and nothing is left to resume
         yield task
 
 

@@ -38,7 +38,7 @@ TITLES = {
     "forslov2018_emnet1_init1": "EM-NET 1",
     "forslov2018_cnnnet3_init1": "CNN-NET 3",
 }
-# Pixels per side that networks from scratch and pretrained ones see. On 377 cells, after 500 others, a logistic
+# Pixels per side that networks from scratch and pretrained ones see. On 377 cells, fitted to 500 others, a logistic
 # regression on EfficientNet-Lite0 had an accuracy of 79.0, 83.0 and 88.3 % with 64, 128 and 160 pixels.
 LARGEST, PRETRAINED_SIDE = 64, 160
 NO_SPLIT: dict[str, Any] = {"validation": DataOptions.validation, "test": DataOptions.test, "split_file": None}
@@ -51,9 +51,8 @@ WITHOUT_PACKAGE = (
 class Contender:
     """A network of a comparison.
 
-    name: the registered network. title: its name in reports. parameters: without the decoder, which is only for
-    training. recipe_name, recipe: how it is trained, for as many epochs as its recipe suggests; the split is still to
-    be set.
+    name: the registered network. title: its name in reports. parameters: their number, without the decoder, which only
+    training uses. recipe_name, recipe: how it is trained, with the recommended epochs; the split is not set yet.
     """
 
     name: str
@@ -65,7 +64,7 @@ class Contender:
 
     @property
     def is_fitted(self) -> bool:
-        """True if a logistic regression on a frozen backbone takes the place of epochs."""
+        """True if the network is a logistic regression on a frozen backbone, which is fitted without epochs."""
         return self.recipe.optimizer.method == "logistic_regression"
 
     def epochs_for(self, images: int, fraction: float = 1.0) -> int:
@@ -76,12 +75,12 @@ class Contender:
 
 
 def side_for(side: int, largest: int) -> int:
-    """Return the largest size that images are resized to, of at most `largest` pixels, and not above their own."""
+    """Return the largest supported image side that exceeds neither `largest` nor the images' own `side`."""
     return max((known for known in SIDES if known <= min(side, largest)), default=min(SIDES))
 
 
 def network_names(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the registered names that groups, shell patterns and names stand for.
+    """Expand groups, shell patterns and names to registered names.
 
     Raises:
         ArgumentError: a word is none of them; suggests the nearest.
@@ -104,14 +103,14 @@ def make_contenders(
     balance: Balance,
     precision: ResolvedPrecision,
 ) -> list[Contender]:
-    """Build each network once on the meta device, so that one that does not fit the images shows at once.
+    """Return the networks of a comparison; each is built on the meta device to check that it fits the images.
 
     Args:
         names: registered networks.
-        options: of the comparison.
-        splits: images as networks from scratch see them.
+        options: options of the comparison.
+        splits: images at the size that networks trained from scratch see.
         side: pixels of the shorter side of the original images.
-        balance, precision: the same for every network.
+        balance, precision: used for every network.
 
     Raises:
         ArgumentError: a network cannot take the images, or there are fewer than two networks.
@@ -127,7 +126,7 @@ def make_contenders(
 
 
 def _has_backbone(backbone: str, splits: Splits) -> bool:
-    """Return whether the default pretrained network can be made; a line names what it would add."""
+    """Return whether the default pretrained network is available; if not, warn how to install it."""
     try:
         with torch.device("cpu"):
             from capsella.models.backbones import find_backbone

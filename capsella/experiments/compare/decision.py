@@ -28,10 +28,11 @@ MIN_IMAGES = 5  # test images of a class that is never found: with fewer, a good
 
 @dataclass(frozen=True, eq=False)
 class TestSetting:
-    """The test images, and what decides.
+    """The test images, and the criteria of the decision.
 
-    labels, classes: of the images. measure: accuracy or balanced accuracy. limit: milliseconds that an image may take.
-    groups: the number of each image's patient or the like, if known. folds: the fold that tested each image.
+    labels, classes: class indices of the images, and names of the classes. measure: accuracy or balanced accuracy.
+    limit: highest latency in milliseconds per image. groups: the index of each image's group, e.g. its patient, if
+    known. folds: the fold that tested each image.
     """
 
     labels: Int[np.ndarray, " images"]
@@ -46,7 +47,7 @@ class TestSetting:
 
     @property
     def majority(self) -> int:
-        """The class with the most test images."""
+        """The index of the class with the most test images."""
         return int(np.bincount(self.labels).argmax())
 
     @property
@@ -104,10 +105,10 @@ class Decision:
     """The outcome of a comparison.
 
     finalists: the best network of each family by validation. reference: the best CNN that was trained from scratch, or
-    else the last finalist. recommended: the network to use, and why; None if none is fit. differences: each network
-    minus the reference. against: each finalist minus the recommended network, or minus the most accurate one. useful:
-    networks that are better than chance. never_found: by network, classes with at least `MIN_IMAGES` test images of
-    which no seed found any, with their numbers.
+    else the last finalist. recommended, reason: the network to use, None if none is fit; and why. differences: each
+    network minus the reference. against: each finalist minus the recommended network, or minus the most accurate one
+    if none is recommended. useful: networks that are better than chance. never_found: by network, classes with at least
+    `MIN_IMAGES` test images, none of which was classified correctly with any seed; and their numbers of images.
     """
 
     setting: TestSetting
@@ -128,7 +129,7 @@ class Decision:
 
     @property
     def detectable(self) -> float:
-        """The smallest true difference found four times in five, by the observed disagreement of the finalists."""
+        """The smallest true difference detected with a power of 0.8, by the observed disagreement of the finalists."""
         return max(interval.detectable for interval in self.against.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class Decision:
 
 
 def decide(networks: Sequence[NetworkResult], setting: TestSetting) -> Decision:
-    """Choose the network to use among the best of each family, which validation images chose.
+    """Choose the network to use among the best of each family on the validation images.
 
     Networks that are not better than chance, miss a whole class or are too slow are not chosen. Of the others, the
     fastest within one standard error of the most accurate one is (the one-standard-error rule of Breiman et al. 1984).
@@ -199,7 +200,7 @@ def _best(setting: TestSetting, networks: Sequence[NetworkResult]) -> NetworkRes
 
 
 def never_found(correct: Correct, setting: TestSetting) -> list[tuple[str, int]]:
-    """Return the classes of which no seed found any of at least `MIN_IMAGES` images, with their numbers."""
+    """Return classes with at least `MIN_IMAGES` images, none of which any seed got right, with their image counts."""
     counts = {label: int((setting.labels == label).sum()) for label in np.unique(setting.labels)}
     return [
         (setting.classes[label], count)

@@ -1,7 +1,7 @@
-"""Train on some domains, e.g. laboratories, and test on another, each left out in turn: does a network generalise?
+"""Measure domain generalisation: train on some domains, e.g. laboratories, and test on another, in turn.
 
 Classes are those that all domains have, by name. Each network sees equally many images, and each class of each domain
-equally often. Every image of a domain that was left out is tested; none of them chooses anything.
+equally often. Every image of a domain that was left out is tested; none is used for model selection.
 """
 
 import hashlib
@@ -41,10 +41,10 @@ from capsella.training.registry import get_recipe
 class DomainOptions:
     """A comparison of several domains.
 
-    domains: two or more folders, .npz files or named sources. recipes: what is trained, for images of one's own. seeds:
-    their number. train_on: "others" trains on all domains except one and tests on that, "one" trains on each alone and
-    tests on every other; default: others for three or more. epochs: of 1,503 images each, whatever the domains have;
-    default: the recipe's. The other fields are those of `DomainData`.
+    domains: two or more folders, .npz files or named sources. recipes: what to train, for your own images. seeds:
+    number of seeds. train_on: "others" trains on all domains except one and tests on that, "one" trains on each alone
+    and tests on every other; default: others for three or more. epochs: epochs of 1,503 images each, whatever the
+    domains have; default: the recipe's. The other fields are those of `DomainData`.
 
     Raises:
         ArgumentError: a field is outside its range.
@@ -77,13 +77,13 @@ class DomainOptions:
 
     @property
     def trainings(self) -> list[tuple[str, ...]]:
-        """The domains that networks are trained on together."""
+        """The sets of domains that a network is trained on together."""
         if (self.train_on or ("others" if len(self.domains) > 2 else "one")) == "one":
             return [(domain,) for domain in self.domains]
         return [tuple(domain for domain in self.domains if domain != left_out) for left_out in self.domains]
 
     def slug(self, domain: str) -> str:
-        """Return a domain's name in the names of folders."""
+        """Return the name of a domain in folder names."""
         stems = [Path(domain).resolve().stem for domain in self.domains]
         slugs = [stem if stems.count(stem) == 1 else f"{stem}{at}" for at, stem in enumerate(stems, 1)]
         slug = slugs[number := self.domains.index(domain)]
@@ -92,10 +92,10 @@ class DomainOptions:
 
 @dataclass(frozen=True, eq=False)
 class DomainResult:
-    """A network on a domain that it never saw.
+    """The result of a network on a domain that it was not trained on.
 
-    accuracy, balanced: shares with 95 % intervals. in_domain: accuracy on the test images of its own domains.
-    errors: of each seed, in per cent.
+    accuracy, balanced: accuracy and balanced accuracy, with 95 % intervals. in_domain: accuracy on the test images of
+    the domains that it was trained on. errors: error rate of each seed, in per cent.
     """
 
     recipe: str
@@ -126,8 +126,8 @@ def compare_domains(options: DomainOptions, console: Console) -> tuple[list[Doma
     """Train what is missing, test, and write domains.json and domains.txt; return the results and the text.
 
     Raises:
-        CapsellaError: domains without two classes in common, that cannot be read, whose images changed since a run, or
-            that `out` lies in; and what `train` raises.
+        CapsellaError: the domains have fewer than two common classes, cannot be read, have changed since a run, or
+            contain `out`; or as for `train`.
     """
     options.data.check_outside(options.out)
     crops = {name: _recipe(name).data.cells for name in options.recipes}
@@ -176,7 +176,7 @@ def _read_domains(options: DomainOptions, cells: Cells) -> dict[str, Domain]:
 
 
 def _print_domains(domains: dict[str, Domain], console: Console) -> None:
-    """Print what each domain has, and warn of copies of another's images, which would make the test too good."""
+    """Print the classes of each domain, and warn of images that are in two domains, which make tests too optimistic."""
     for name, domain in domains.items():
         counts = ", ".join(f"{label} {count}" for label, count in domain.images.counts().items())
         elsewhere = {label for other, another in domains.items() if other != name for label in another.left_out}
@@ -211,7 +211,7 @@ def _groups(images: ImageSet) -> Groups | None:
 
 
 def _correct(folders: Sequence[Path], name: str, images: ImageSet) -> Correct:
-    """Return which images each run classifies correctly: read from NAME.json in its folder, or tested and written."""
+    """Return which images each run classifies correctly; the results are cached in NAME.json in the run folder."""
     pixels = hashlib.sha256(images.images.numpy().tobytes()).hexdigest()
     shown, rows = {"labels": images.labels.tolist(), "pixels": pixels}, []
     for folder in folders:
@@ -225,7 +225,7 @@ def _correct(folders: Sequence[Path], name: str, images: ImageSet) -> Correct:
 
 
 def domain_table(results: Sequence[DomainResult], grouped: set[bool]) -> str:
-    """Return a table for each domain that was left out, of at most 80 columns. grouped: whether domains have groups."""
+    """Return a table for each domain that was left out, of at most 80 columns. grouped: whether each has groups."""
     lines: list[str] = []
     for tested_on, trained_on in dict.fromkeys((result.tested_on, result.trained_on) for result in results):
         rows = [result for result in results if (result.tested_on, result.trained_on) == (tested_on, trained_on)]

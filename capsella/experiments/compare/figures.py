@@ -12,7 +12,7 @@ from capsella.report.figures import shorten
 def forest_figure(differences: Mapping[str, Interval], reference: str, measure: str, detectable: float) -> Figure:
     """Draw a row per network: its difference from the reference, with its 95 % interval, in percentage points.
 
-    The grey band is what the test is too small to show.
+    The grey band covers the differences that the test is too small to detect.
     """
     figure = Figure(figsize=(6.4, 0.55 * len(differences) + 1.1), layout="constrained")
     axes = figure.add_subplot()

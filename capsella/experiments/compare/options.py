@@ -15,7 +15,7 @@ from capsella.image_options import Cells, Fit
 from capsella.training.config import AugmentOptions, Precision
 
 FOLDS, FEW_IMAGES = 5, 2_000  # with fewer images, every image is tested in one of five folds
-SHARES = (0.25, 0.5)  # fractions of the training images of the learning curve, beside all of them
+SHARES = (0.25, 0.5)  # fractions of the training images in the learning curve, besides 1
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}  # learning rates that are tried, as factors of the recipe's
 
 
@@ -27,7 +27,7 @@ class CommonComparisonOptions:
     """Networks (capsella list models), shell patterns of them, or groups: `default`, `small` and `thesis`. Default: a
     light capsule network, a small residual CNN, and a pretrained CNN with a linear layer."""
     minutes: float = 30.0
-    """Time for all trainings, divided evenly over the networks; trainings are no longer than their recipes say."""
+    """Time for all trainings, divided evenly over the networks; no training is longer than in its recipe."""
     folds: int | None = None
     """Cross-validation: every image is tested once, in one of this many folds. 1 holds out one test set. Default: 5 for
     fewer than 2,000 images, else 1."""
@@ -44,7 +44,7 @@ class CommonComparisonOptions:
     """The pretrained network: `efficientnet_lite0` (ImageNet), a .pth file with its weights, a run, a folder, or a name
     on the Hugging Face hub (OWNER/NAME)."""
     latency_limit: float = 50.0
-    """Milliseconds that one image may take on this machine's processor, as a median."""
+    """Highest median time per image in milliseconds, on this machine's processor."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
     out: Path | None = None
@@ -69,13 +69,13 @@ class ComparisonOptions(CommonComparisonOptions):
     fine_tune: bool = False
     """Train the pretrained network, too, instead of fitting a logistic regression to its features."""
     rates: Literal[1, 3] = 1
-    """Learning rates per network: its recipe's, or also a third and three times of it; validation chooses."""
+    """Number of learning rates per network: 1, the recipe's; or 3, also a third and three times it, by validation."""
     curve: bool = True
     """Also train on 25 and 50 % of the training images (of the first fold), for a learning curve."""
     classes: tuple[str, ...] = ()
     """Use only these classes."""
     label: str | None = None
-    """For .npz files: the array that holds the class of each image, in place of the usual one."""
+    """For .npz files: the array that holds the class of each image, if it is not the usual one."""
     channels: Literal[1, 3] | None = None
     """1 converts to grey, 3 to RGB. Default: RGB if any image is in colour."""
     cells: Cells = "whole"
@@ -90,7 +90,7 @@ class ComparisonOptions(CommonComparisonOptions):
     microscopes: bool = False
     """Also change training images like other microscopes, stains and cameras: for networks that must generalise."""
     validation: float = 0.15
-    """Fraction of the training images that choose learning rate, epoch and the best network of each kind."""
+    """Fraction of the training images held out to choose learning rate, epoch and the best network of each kind."""
     test: float = 0.2
     """Without folds: fraction of all images held out for the test, unless the images come with a test set."""
     split_file: Path | None = None
@@ -146,7 +146,7 @@ class ComparisonOptions(CommonComparisonOptions):
 
     @property
     def augment(self) -> AugmentOptions:
-        """Changes of training images of 64 pixels, the same for every network."""
+        """The augmentation of training images of 64 pixels, the same for every network."""
         changes = AugmentOptions(shift=4, padding_mode="border", flip=self.flip, mirror=self.mirror)
         return changes.for_domain_shift() if self.microscopes else changes
 

@@ -45,14 +45,14 @@ from capsella.training.precision import choose_precision
 
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
 LEAST_EPOCHS = 5
-RUN_SECONDS, PASSES = 3.0, 5  # of each run beside its epochs: fixed, and passes over images to calibrate and to test
-TOLERANCE = 1.15  # of the announced time
+RUN_SECONDS, PASSES = 3.0, 5  # of each run besides its epochs: fixed, and passes over the validation images
+TOLERANCE = 1.15  # a plan may take up to this many times the requested minutes
 Measure = Literal["accuracy", "balanced accuracy"]
 Key = tuple[str, int, float]  # of a row: network, fold, and fraction of the training images
 
 
 class Cost(NamedTuple):
-    """Seconds per image, measured before the training: of training it, and of classifying it."""
+    """Seconds per image of training and of inference, measured before the comparison."""
 
     training: float
     inference: float
@@ -69,8 +69,8 @@ class Fold(NamedTuple):
 class Plan:
     """The trainings of a comparison.
 
-    folds: their splits, at the size that networks from scratch see. epochs: by network, of all training images of a
-    fold. costs: by network. fractions: of the usual epochs, by network.
+    folds: splits, at the size that networks trained from scratch see. costs: by network. fractions: by network, the
+    fraction of its usual epochs. loading: estimated seconds of loading a fold.
     """
 
     options: ComparisonOptions
@@ -120,7 +120,7 @@ class Plan:
 
     @property
     def detectable(self) -> float:
-        """The smallest difference that such a comparison finds four times in five, by the expected disagreement."""
+        """The smallest true difference detected with a power of 0.8, by the expected disagreement."""
         tested = self.tested
         units = None if tested.group is None else len(tested.group.unique())
         balanced = self.measure != "accuracy"
@@ -132,7 +132,7 @@ class Plan:
         return contender.epochs_for(images, self.fractions[contender.name])
 
     def row(self, contender: Contender, fold: int, share: float = 1.0) -> Row:
-        """Return what is trained for one fold, with every seed."""
+        """Return the row of a network on one fold."""
         data, recipe = contender.recipe.data, contender.recipe
         of_file = {"range": self.splits.value_range, "duplicates": "ignore"} if isinstance(data, FileData) else {}
         data = data.replace(split_file=self.split_file(fold, share), cell_radius=self.splits.cell_radius, **of_file)
@@ -149,7 +149,7 @@ class Plan:
         )
 
     def rows(self) -> dict[Key, Row]:
-        """Return all rows, fold by fold; the learning curve is of the first."""
+        """Return all rows, fold by fold; only the first fold has a learning curve."""
         shares = {fold: (1.0, *self.shares) if fold == 0 else (1.0,) for fold in range(len(self.folds))}
         return {
             (contender.name, fold, share): self.row(contender, fold, share)
@@ -189,12 +189,12 @@ class Plan:
 def make_plan(options: ComparisonOptions) -> Plan:
     """Read and split the images, check every network against them, and measure its speed; write nothing.
 
-    A comparison that was begun in the folder keeps its networks and its epochs. It may continue with more seeds and
-    another latency limit. A dry run plans a new one, whatever is there.
+    A comparison that was started in the folder keeps its networks and its epochs. It may continue with more seeds and
+    another latency limit. A dry run ignores what is there.
 
     Raises:
-        ArgumentError: an unknown network, one that cannot take the images, or too little time.
-        CapsellaError: images that cannot be read or split; another comparison is in the folder.
+        ArgumentError: a network is unknown or cannot take the images, or the time is too short.
+        CapsellaError: the images cannot be read or split, or the folder holds another comparison.
     """
     options.data.check_outside(options.output)
     begun = None if options.dry_run else _begun_with(options)
@@ -221,7 +221,7 @@ def make_plan(options: ComparisonOptions) -> Plan:
 
 
 def begin(plan: Plan) -> None:
-    """Write plan.json and the split files, unless the comparison was begun."""
+    """Write plan.json and the split files, unless they exist."""
     path = plan.folder / "plan.json"
     if path.exists():
         return
@@ -245,10 +245,10 @@ def begin(plan: Plan) -> None:
 
 
 def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
-    """Return plan.json if the comparison was begun.
+    """Return the contents of plan.json, or None if the comparison was not started.
 
     Raises:
-        CapsellaError: it was begun with other options; the file is damaged.
+        CapsellaError: it was started with other options, or the file is damaged.
     """
     path = options.output / "plan.json"
     if not path.exists():
@@ -270,7 +270,7 @@ def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
 
 
 def _sized(options: ComparisonOptions) -> tuple[DataOptions, int]:
-    """Return the options of the images as networks from scratch see them, and the side of the original images."""
+    """Return data options at the size that networks trained from scratch see, and the side of the original images."""
     data = options.data
     if isinstance(data, FolderData):
         summary = inspect_folder(data.path)
@@ -369,7 +369,7 @@ def _timed(model: torch.nn.Module, images: torch.Tensor) -> float:
 
 
 def _blank(images: LabelledImages, size: int) -> ImageSet:
-    """Return black images of another size, all of which are one in memory."""
+    """Return black images of another size, which share one image's memory."""
     single = single_images(images, "comparisons")
     pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(single), single.channels, size, size)
     return replace(single, images=pixels)

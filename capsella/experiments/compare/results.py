@@ -1,4 +1,4 @@
-"""The results of a comparison: out-of-fold predictions of every network, the decision, and what the images betray."""
+"""The results of a comparison: out-of-fold predictions of every network, the decision, and shortcuts."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,8 @@ class Comparison:
 
     setting: the test images of all folds, in their order. files: their names. predicted, probabilities: by network.
     curves: by network, the interval of the measure by the number of training images, on the test images of the first
-    fold. left_out: networks of which a training diverged. seconds: that this call took.
+    fold. labels: labels ranked by how probably they are wrong. left_out: titles of networks with a training that
+    diverged. seconds: duration of this call.
     """
 
     plan: Plan
@@ -53,12 +54,12 @@ class Comparison:
 
     @property
     def setting(self) -> TestSetting:
-        """The test images, and what decides."""
+        """The test images, and the criteria of the decision."""
         return self.decision.setting
 
     @cached_property
     def recommended_run(self) -> dict[str, Any] | None:
-        """The run folder of the recommended network, within the comparison's folder, and the images that it saw."""
+        """The run of the recommended network: path in the comparison's folder, fold, and numbers of images."""
         chosen = self.decision.recommended
         if chosen is None:
             return None
@@ -81,7 +82,7 @@ class Comparison:
         return next((each.best_run for each in best if each is not None and each.family == "capsules"), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every number of the report, and what it was measured with; differences as proportions."""
+        """Return every number of the report, options and environment, JSON-ready; differences are proportions."""
         plan, run = self.plan, self.recommended_run
         return {
             "recommended": None if run is None else run["path"],
@@ -129,7 +130,7 @@ def compare(plan: Plan, console: Console) -> Comparison:
     """Train what is missing, test, and write comparison.json, predictions.csv and label_errors.csv.
 
     Raises:
-        CapsellaError: fewer than two networks finished training; another process is at work in the folder.
+        CapsellaError: fewer than two networks finished training, or another process uses the folder.
     """
     started = time.monotonic()
     with alone_in(plan.folder):
@@ -235,7 +236,7 @@ def _gather(plan: Plan, rows: Rows, shortcuts: Sequence[Shortcut], started: floa
 
 
 def _groups(parts: Sequence[TestPredictions]) -> Groups | None:
-    """Return the group of each image, none of which is in two folds; None if they are not known, or all in one."""
+    """Return the group of each image, with groups of different folds kept apart; None if unknown or a single one."""
     pairs = [
         (fold, group)
         for fold, part in enumerate(parts)

@@ -17,7 +17,7 @@ WIDTH = 80
 
 
 def shortcut_summary(shortcuts: Sequence[Shortcut]) -> Group:
-    """Return the warnings about cues that tell the classes without the object."""
+    """Return the warnings about cues that reveal the class without the object."""
     return Group(*_wrapped([f"WARNING: {line}" for line in shortcut_lines(shortcuts)]))
 
 

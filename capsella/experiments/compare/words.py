@@ -10,7 +10,7 @@ from capsella.experiments.compare.decision import Decision, NetworkResult
 from capsella.experiments.compare.plan import DISAGREEMENT, Plan
 from capsella.experiments.compare.results import Comparison
 
-MOST_CLASSES = 4  # that a sentence names
+MOST_CLASSES = 4  # the most classes that a sentence names
 
 
 class Words(NamedTuple):
@@ -36,12 +36,12 @@ def phrase(found: Comparison) -> Words:
 
 
 def shortcut_lines(shortcuts: Sequence[Shortcut]) -> list[str]:
-    """Return a warning for each cue that tells the classes without the object."""
+    """Return a warning for each cue that reveals the class without the object."""
     return [_shortcut(shortcut) for shortcut in shortcuts if shortcut.is_found]
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """Return what the test of a plan can show, and how its time is used."""
+    """Return how a plan tests, and the smallest difference that its test can show."""
     tested = plan.tested
     images = pluralize(len(tested), "image")
     unit = "" if tested.group is None else f" of {pluralize(len(tested.group.unique()), 'group')}"
@@ -124,7 +124,7 @@ def _never_found(decision: Decision) -> str:
 
 
 def _given_up(decision: Decision) -> str:
-    """Return in what other finalists are better than the recommended one."""
+    """Return a sentence on where other finalists are better than the recommended one."""
     leader, parts = decision.leader, []
     for network in decision.finalists:
         if network is leader:

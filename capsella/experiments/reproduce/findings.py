@@ -1,4 +1,4 @@
-"""Findings: what measured rows say about each claim that one network has a lower error than another."""
+"""Findings: whether measured rows support each claim that one network has a lower error than another."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,11 +35,11 @@ RULE = (
 class Finding:
     """The outcome of a claim.
 
-    rows: slugs of the two that were compared. not_tested: the reason if they were not. errors: of both rows in per
-    cent, means over seeds. gain: by how much the better row's accuracy is higher. p_value: adjusted for all claims that
-    are judged together. objects_p_value: of a rank test over objects, if there are any. images: training images that
-    the better row's networks saw. caveats: of the rows, e.g. "few images". source: the images that stand in for the
-    paper's, if any.
+    rows: slugs of the two compared rows, the one claimed better first. not_tested: why the claim was not tested, if
+    so. errors: error rates of both rows in per cent, means over seeds. gain: accuracy of the first row minus that of
+    the second. p_value: adjusted for all claims that are judged together. objects_p_value: p-value of a rank test over
+    objects, if there are any. images: training images that the first row's networks saw. caveats: of the rows, e.g.
+    "few images". source: the images used in place of the paper's, if any.
     """
 
     claim: Claim
@@ -55,7 +55,7 @@ class Finding:
 
     @property
     def answer(self) -> Answer:
-        """The outcome in a word."""
+        """The outcome of the claim."""
         if self.not_tested or self.gain is None:
             return "not tested"
         if self.p_value >= LEVEL:
@@ -85,7 +85,7 @@ class Finding:
 def judge(
     entries: Sequence[Entry], missing: Iterable[str], seeds: int, claims: Sequence[Claim] | None = None
 ) -> list[Finding]:
-    """Judge every claim of the entries' papers together. missing: names of tables and figures that are left out."""
+    """Judge every claim of the entries' papers together. missing: names of tables and figures that were left out."""
     by_name = {entry.name: entry for entry in entries}
     papers = {paper_of(name) for name in (*by_name, *missing)}
     claims = [claim for claim in claims or CLAIMS if paper_of(claim.where) in papers]
@@ -97,7 +97,7 @@ def judge(
 
 
 def judge_claim(claim: Claim, entry: Entry | None, seeds: int) -> Finding:
-    """Compare the two rows of a claim, by itself. entry: its table or figure; None if that was left out."""
+    """Compare the two rows of one claim. entry: its table or figure; None if that was left out."""
     rows = (claim.better, claim.worse)
     if entry is None:
         return Finding(claim, rows, f"{claim.where} was left out.")
@@ -131,7 +131,7 @@ def judge_claim(claim: Claim, entry: Entry | None, seeds: int) -> Finding:
 
 
 def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the state of a row's trainings: "short", "still learning", "not reached", or nothing."""
+    """Return the state of a row's trainings: "short", "still learning", "not reached", or ""."""
     if entry.budget == "small":
         return SHORT
     if not runs:
@@ -157,9 +157,9 @@ def _why_not_tested(slugs: Sequence[str], entry: Entry, runs: Sequence[Sequence[
 
 
 def _trained_rates(slugs: Sequence[str], entry: Entry) -> list[str]:
-    """Return a row and itself at the other rates that the table has, without those whose first seed diverged.
+    """Return the slugs, one per learning rate of a row, that are in the table and whose first seed did not diverge.
 
-    Returns the row alone if it is not in the table, and all of them if all diverged.
+    Return only the first slug if none is in the table, and all that are in it if all diverged.
     """
     rows = {row.slug: row for row in entry.rows if row.slug in slugs}
     known = [slug for slug in slugs if slug in rows] or [slugs[0]]
@@ -168,7 +168,7 @@ def _trained_rates(slugs: Sequence[str], entry: Entry) -> list[str]:
 
 
 def _best_rate(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the rate with the lowest validation error, a mean over its seeds; then, with the lowest loss."""
+    """Return the slug with the lowest mean validation error over seeds; the loss breaks ties."""
 
     def rank(slug: str) -> tuple[float, float]:
         error, loss = np.mean([best_validation(run["training"]) for run in results[slug]], axis=0)
@@ -178,7 +178,7 @@ def _best_rate(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str,
 
 
 def _results(entry: Entry, seeds: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the runs with their tests on further images, which a table of matched errors has measured."""
+    """Return the runs, with the tests on further images that a table of matched errors has measured."""
     results = entry.results(seeds)
     if not isinstance(entry.published, MatchedErrorTable):
         return results

@@ -52,7 +52,7 @@ def write_page(reproduction: "Reproduction") -> Path:
     """Write report.html and findings.json into the folder of a reproduction; return the path of the page.
 
     Raises:
-        CapsellaError: unreadable metrics or results of a run; no space on the disk.
+        CapsellaError: metrics or results of a run cannot be read, or the disk is full.
     """
     folder, entries, findings = reproduction.folder, reproduction.entries, reproduction.findings()
     write_json(folder / "findings.json", {"rule": RULE, "findings": [finding.to_dict() for finding in findings]})
@@ -117,7 +117,7 @@ def _state(reproduction: "Reproduction") -> str:
 
 
 def _left_out(reproduction: "Reproduction") -> dict[str, list[tuple[str, str]]]:
-    """Return the runs without a result that are not to come, with their times, by the reason."""
+    """Return the runs that have no result and will get none, with their durations, by reason."""
     plan = reproduction.plan
     groups = {
         "They did not fit into the hours": plan.left_out,
@@ -144,9 +144,9 @@ def _machine(reproduction: "Reproduction") -> dict[str, str]:
 
 
 def _section(entry: Entry, seeds: int, problem: str | None) -> dict[str, Any]:
-    """Return the section of an entry, from what is written in its folder; `problem` says why it is not made.
+    """Return the template values of an entry, from the files in its folder; `problem` is why it could not be made.
 
-    rows: of cells, each a text, its caveat and its 95 % interval. runs: how each row was trained, as commands.
+    In them, rows are lists of cells: text, caveat and 95 % interval; runs are the commands that trained the rows.
     """
     results: Results = {row.slug: entry.tested(row, seeds) for row in entry.rows}
     values = read_json(entry.numbers) if entry.numbers.exists() else {}
@@ -171,7 +171,7 @@ def _section(entry: Entry, seeds: int, problem: str | None) -> dict[str, Any]:
 
 
 def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[list[tuple[str, str, str]]]:
-    """Return every cell with the state of its training and its interval."""
+    """Return every cell as its text, its caveat (e.g. the state of its training) and its interval."""
     states = {slug: state_of(entry, slug, runs) for slug, runs in results.items()}
     ours, rows = ours_columns(values), []
     for row, cells in zip(values["rows"], cells_with_caveats(values, states), strict=True):
@@ -196,7 +196,7 @@ def _intervals(row: Mapping[str, Any], columns: int) -> list[str]:
 
 
 def _names(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the label of each slug in the table; with its slug if a row has several, and none if labels repeat."""
+    """Return each slug's label in the table, with the slug if a row has several; an empty dict if labels repeat."""
     names: dict[str, str] = {}
     for row in values.get("rows", []):
         label = ", ".join(text for text in map(str, row["cells"][: values.get("labels", 0)]) if text != "–")

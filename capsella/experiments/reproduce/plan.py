@@ -1,4 +1,4 @@
-"""The plan of a reproduction: the tables and figures whose images are at hand, and their trainings by time."""
+"""The plan of a reproduction: the tables and figures whose images are available, and their trainings by time."""
 
 import json
 import math
@@ -30,10 +30,10 @@ MACHINE = ("cpu", "gpu", "threads", "torch", "capsella")
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A table or figure.
+    """A table or figure to reproduce.
 
-    name: as registered. published: on the images at hand. budget: of its trainings. rows: to be trained for it.
-    folder: of its runs. source: the images that stand in for the paper's, if any.
+    name: its registered name. published: its definition, on the available images. budget: the budget of its trainings.
+    rows: rows to train for it. folder: the folder of its runs. source: the images used in place of the paper's, if any.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Entry:
 
     @property
     def numbers(self) -> Path:
-        """The JSON file with its numbers."""
+        """The JSON file with the numbers of the table or figure."""
         return self.published.path(self.folder).with_suffix(".json")
 
     def pictures(self, values: Mapping[str, Any]) -> list[Path]:
@@ -62,7 +62,7 @@ class Entry:
         return [path.parent / name for name in names]
 
     def command(self, seeds: int) -> str:
-        """Return the command that makes it alone."""
+        """Return the command that makes only this table or figure."""
         words = f"capsella papers run {self.name} --budget {self.budget}"
         words += f" --seeds {seeds}" if self.rows else ""
         words += f" --data {self.source}" if self.source else ""
@@ -87,9 +87,9 @@ class Entry:
 
 
 class Measurements:
-    """Numbers of images and times of steps, measured once and kept in a folder.
+    """Numbers of images and times of training steps, measured once and cached in a folder.
 
-    A damaged file is measured anew, and so are the times of another machine.
+    They are measured again if the file is damaged, and times also on another machine.
     """
 
     def __init__(self, folder: Path, measure: Callable[[Recipe], StepTime] = time_steps) -> None:
@@ -104,10 +104,10 @@ class Measurements:
             self._values = {}
 
     def check(self, published: Published) -> None:
-        """Check that the images of a table or figure are there.
+        """Check that the images of a table or figure are available.
 
         Raises:
-            CapsellaError: they are not, or broken.
+            CapsellaError: images are missing or broken.
         """
         for data in published.images():
             self.counts(data)
@@ -116,7 +116,7 @@ class Measurements:
         """Return the numbers of training, validation and test images.
 
         Raises:
-            CapsellaError: the images are not there, or broken.
+            CapsellaError: images are missing or broken.
         """
         key = json.dumps(["images", data.to_dict()], default=str, sort_keys=True)
         if key not in self._values or data.source not in self._present:
@@ -157,14 +157,14 @@ class Measurements:
 def find_entries(
     paper: str | None, budget: BudgetName, folder: Path, measured: Measurements, *, stand_ins: bool
 ) -> tuple[list[Entry], dict[str, str]]:
-    """Return every table and figure whose images are at hand, and why each of the others is left out.
+    """Return every table and figure whose images are available, and why each of the others is left out.
 
     Args:
         paper: e.g. "sabour2017"; None takes all, and "findings" those that a claim needs.
-        budget: of the trainings.
-        folder: in which each family of runs has a folder.
-        measured: counts the images.
-        stand_ins: use the images of `STAND_INS` if the paper's cannot be had.
+        budget: budget of the trainings.
+        folder: the parent of the folders of each family of runs.
+        measured: cached numbers of images.
+        stand_ins: use the images of `STAND_INS` if the paper's are not available.
     """
     entries, missing = [], {}
     claimed = {claim.where for claim in CLAIMS}
@@ -197,7 +197,7 @@ def _entry(
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """One training. entries: names of what is made of it. seconds: estimated for the whole."""
+    """One training. entries: names of the tables and figures that need it. seconds: its estimated duration."""
 
     task: Task
     entries: tuple[str, ...] = ()
@@ -205,7 +205,7 @@ class Training:
 
     @property
     def remaining(self) -> float:
-        """The seconds that are left."""
+        """The estimated seconds that are left."""
         done = 1.0 if self.task.is_finished else self.task.files.progress(self.task.recipe.epochs)
         return (1 - done) * self.seconds
 
@@ -215,7 +215,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Plan:
-    """The trainings in their order, those that do not fit into the hours, and those that are over already."""
+    """The trainings to run in order, those that do not fit into `hours`, and those that are finished (`over`)."""
 
     runs: tuple[Training, ...]
     left_out: tuple[Training, ...]
@@ -224,7 +224,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """The seconds that are left of all runs."""
+        """The estimated seconds that all runs still take."""
         return sum(training.remaining for training in self.runs)
 
 
@@ -232,7 +232,7 @@ def trainings_of(entries: Sequence[Entry], seeds: int, seconds: Callable[[Recipe
     """Return every run of the entries once: `seeds` of rows that a claim compares, one of the others.
 
     Raises:
-        CapsellaError: a run of another recipe is in a run's folder.
+        CapsellaError: a run folder holds a run of another recipe.
     """
     users: dict[tuple[Path, str], list[Entry]] = {}
     rows: dict[tuple[Path, str], Row] = {}
@@ -268,7 +268,7 @@ def make_plan(trainings: Sequence[Training], hours: float | None) -> Plan:
 
 
 def plan_summary(plan: Plan, entries: Sequence[Entry]) -> Group:
-    """Return a row for each table or figure, each run counted where it comes first, and the times."""
+    """Return a row for each table or figure, and the times; a shared run counts in the first that needs it."""
     table = Table("table or figure")
     for head in ("finished", "to come", "left out", "time"):
         table.add_column(head, justify="right")

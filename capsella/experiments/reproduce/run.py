@@ -1,4 +1,4 @@
-"""A reproduction: the trainings of a plan one after another, and after each what can be made of them."""
+"""Run a reproduction: train one run after another, and write its tables and figures after each."""
 
 import math
 import time
@@ -19,12 +19,12 @@ from capsella.files import alone_in, read_json
 
 @dataclass
 class Reproduction:
-    """Train a plan in `folder`. What was interrupted continues from its checkpoint.
+    """A reproduction in `folder`; interrupted runs continue from their checkpoints.
 
-    entries: what is made of the runs. missing: why other tables and figures are left out, by name. seeds: of each row,
-    at most. command: that was called. began: when, by `time.monotonic`. problems: why an entry could not be made, by
-    name. late: runs that no longer fit because others took longer than planned. too_large: runs for which the memory is
-    not enough.
+    entries: tables and figures to make. missing: why others are left out, by name. seeds: largest number of seeds of a
+    row. command: the command that was called. began: start, by `time.monotonic`. problems: why an entry could not be
+    made, by name. late: runs that no longer fit because others took longer than planned. too_large: runs that ran out
+    of memory.
     """
 
     folder: Path
@@ -44,8 +44,8 @@ class Reproduction:
         """Make what needs no training, then train run after run; return the path of the page.
 
         Raises:
-            CapsellaError: another process is at work in the folder, a run of another recipe is in the way, or the disk
-                is full.
+            CapsellaError: another process uses the folder, a run folder holds a run of another recipe, or the disk is
+                full.
         """
         with alone_in(self.folder):
             for entry in self.entries:
@@ -62,14 +62,14 @@ class Reproduction:
         return page
 
     def _trained(self, stopwatch: Stopwatch) -> Iterator[Task]:
-        """Yield each run that is over; one for which the memory is not enough is noted, and the next begins."""
+        """Yield each finished run; record a run that is out of memory, and continue with the next."""
         due = self._due(stopwatch)
         while True:
             try:
                 yield from compute_tasks(due, self.console, stopwatch)
                 return
             except NoMemoryError as error:
-                # On a cluster other runs had begun and have ended, too.
+                # On a cluster, the other runs were stopped, too.
                 if self._begun is None or ray_cluster.current_cluster() is not None:
                     raise
                 self.too_large.append(self._begun)
@@ -82,7 +82,7 @@ class Reproduction:
         end = math.inf if hours is None else self.began + 3600 * hours
         for training in self.plan.runs:
             cost, expected, left = training.task.cost, training.remaining, end - time.monotonic()
-            if cost in stopwatch.taken and training.seconds:  # what such runs took is better than the estimate
+            if cost in stopwatch.taken and training.seconds:  # measured times are better than the estimate
                 expected *= stopwatch.seconds_by_cost()[cost] / training.seconds
             if expected <= left:
                 self._begun = training
@@ -94,9 +94,9 @@ class Reproduction:
             self.console.print(text, markup=False, soft_wrap=True)
 
     def make(self, entry: Entry, *, again: bool = False) -> None:
-        """Write a table or figure of the runs that are there; keep its problem if it cannot be made.
+        """Write a table or figure from the finished runs; record the problem if it cannot be made.
 
-        again: also if it was written after its runs.
+        again: write it even if it is newer than its runs.
         """
         results = entry.results(self.seeds)
         if (entry.rows and not any(results.values())) or (self._is_made(entry) and not again):
@@ -109,7 +109,7 @@ class Reproduction:
             self.console.print(f"could not make {entry.name}: {error}", markup=False, soft_wrap=True)
 
     def _is_made(self, entry: Entry) -> bool:
-        """Return whether an entry was written after every run of it: a call may have ended between the two."""
+        """Return whether an entry is newer than all of its runs; an earlier call may have ended before writing it."""
         try:
             values = read_json(entry.numbers)
         except CapsellaError:

@@ -1,4 +1,4 @@
-"""The end of a search: the finalists with several seeds, and the winner's test."""
+"""The end of a search: train the finalists with several seeds, and test the winner."""
 
 import contextlib
 import math
@@ -22,8 +22,8 @@ def run_search(search: Search, console: Console | None = None) -> Outcome:
     """Take part in a search until nothing is left or the time is up, and write outcome.json.
 
     Raises:
-        CapsellaError: a training cannot continue for a reason that is not the candidate's, or the limits reject nearly
-            all of the space.
+        CapsellaError: a training failed for a reason other than its candidate, or the limits reject nearly all of the
+            space.
     """
     check_accelerator(search.compute)
     console = console or Console(quiet=True)
@@ -54,7 +54,7 @@ def _run_finalists(search: Search, console: Console, deadline: float) -> None:
 
 
 def _to_train(search: Search) -> list[tuple[Row, int]]:
-    """Return the finalists' trainings that are missing; a finalist that diverged makes room for the next."""
+    """Return the finalists' trainings that are missing; a finalist that diverged is replaced by the next best."""
     outcome, todo = search.outcome(), []
     for seed in range(1, search.options.number_of_seeds):
         for candidate in outcome.candidates:
@@ -68,10 +68,10 @@ def _to_train(search: Search) -> list[tuple[Row, int]]:
 
 @dataclass(frozen=True)
 class FinalTest:
-    """The winner's test.
+    """The result of the winner on the test images.
 
-    errors: of each seed, in per cent. images: their number. earlier: candidates that won this search when it was
-    shorter, and were tested then.
+    errors: error rate of each seed, in per cent. images: number of test images. earlier: candidates that won this
+    search when it had fewer trials, and were tested then.
     """
 
     errors: tuple[float, ...]
@@ -80,10 +80,10 @@ class FinalTest:
 
 
 def final_test(search: Search, winner: Finalist) -> FinalTest:
-    """Test the winner's runs once on the test images; those that were tested are read.
+    """Test the winner's runs on the test images, unless they were tested before.
 
     Raises:
-        CapsellaError: a run is gone or damaged.
+        CapsellaError: a run is missing or damaged.
     """
     for seed in winner.errors:
         files = RunFolder(search.run_folder(winner.candidate, seed))
@@ -95,7 +95,7 @@ def final_test(search: Search, winner: Finalist) -> FinalTest:
 
 
 def read_test(search: Search, winner: Finalist | None) -> FinalTest | None:
-    """Return the winner's test if it was made."""
+    """Return the test result of the winner; None if it was not tested."""
     if winner is None:
         return None
     runs = [RunFolder(search.run_folder(winner.candidate, seed)) for seed in winner.errors]

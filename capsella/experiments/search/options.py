@@ -10,7 +10,7 @@ from capsella.errors import check_argument, check_minimum
 
 Objective = Literal["error", "ms", "parameters"]
 TRIALS = 30  # if neither a number of trials nor a time is given
-FEW_TRIALS = 12  # below that a search is a first try, whose finalists have two seeds
+FEW_TRIALS = 12  # with fewer, a search is a first try, whose finalists have two seeds
 FACTOR = 3  # one candidate in three passes a rung; the next rung is three times as long
 
 
@@ -77,7 +77,7 @@ class SearchOptions:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits of costs, by objective."""
+        """The limits that are set, by objective."""
         limits = {"parameters": self.limit_parameters, "ms": self.limit_ms}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -109,7 +109,7 @@ class SearchOptions:
     def expected_epochs(self, rungs: tuple[int, ...]) -> float:
         """Return how many epochs the search takes in all, finalists included.
 
-        A candidate passes a rung if it is in the best third of those that came there before, or the best.
+        A candidate passes a rung if it is in the best third of those that have reached it so far, or the best of them.
         """
         trials, before, total = float(self.number_of_trials or TRIALS), 0, 0.0
         for end in rungs:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 BASE = 0  # the candidate that is the recipe itself
-# Of the winner against the recipe, by an interval over seeds; "one seed" if there are too few to judge.
+# How a finalist compares with the recipe, by an interval over seeds; "one seed" if there are too few seeds to judge.
 Comparison = Literal["better", "worse", "unclear", "one seed"]
 
 
@@ -26,8 +26,8 @@ Comparison = Literal["better", "worse", "unclear", "one seed"]
 class Finalist:
     """A candidate that was trained to the end.
 
-    errors: on the validation images, in per cent, by seed. costs: the other objectives. The first seed chose the
-    candidate and was lucky, so that only the others count, unless that leaves fewer than two.
+    errors: validation errors in per cent, by seed. costs: the other objectives. The first seed selected the candidate,
+    so that its error is biased and only the other seeds count, unless fewer than two are left.
     """
 
     candidate: int
@@ -42,7 +42,7 @@ class Finalist:
 
     @property
     def judged(self) -> list[float]:
-        """The errors that count."""
+        """The errors of the seeds that count."""
         return [error for seed, error in self.errors.items() if seed or not self.is_judged]
 
     @property
@@ -57,12 +57,12 @@ class Finalist:
 
     @property
     def error_text(self) -> str:
-        """The mean error for people, with its spread if there are several seeds."""
+        """The mean error as text, with its standard deviation if there are several seeds."""
         return over_seeds(self.judged)
 
     @property
     def name(self) -> str:
-        """The candidate for people."""
+        """The name of the candidate in reports."""
         return "the recipe" if self.candidate == BASE else f"candidate {self.candidate}"
 
 
@@ -70,9 +70,9 @@ class Finalist:
 class Outcome:
     """The results of a search so far.
 
-    options: of the search. trials: all of them. candidates: the finalists' numbers, the recipe first, also of those
-    whose seeds are still to be trained. finalists: the best first, over the seeds that all of them have. is_balanced:
-    errors are means over classes.
+    options: options of the search. trials: all trials. candidates: numbers of the finalists, the recipe first, even if
+    some seeds are not trained yet. points: values of the searched fields by candidate. finalists: the best first, by
+    the seeds that all of them have. is_balanced: True if errors are means over classes.
     """
 
     options: SearchOptions
@@ -84,7 +84,7 @@ class Outcome:
 
     @property
     def error_name(self) -> str:
-        """The objectives of the search."""
+        """The name of the error in reports."""
         return "balanced validation error" if self.is_balanced else "validation error"
 
     @property
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def base_excess(self) -> dict[str, float]:
-        """The limits that the recipe itself is over, with the share by which it is."""
+        """The limits that the recipe itself exceeds, and by which fraction."""
         trial = next((trial for trial in self.trials if trial.user_attrs.get("candidate") == BASE), None)
         costs = {} if trial is None else trial.user_attrs
         excess = self.options.excess({name: costs[name] for name in ("parameters", "ms") if name in costs})
@@ -162,10 +162,10 @@ def outcome_of(
     """Return the outcome of a study, finished or not.
 
     Args:
-        trials: of the study.
-        further: from a candidate to its errors with further seeds; infinite where a training diverged.
-        options: of the search.
-        is_balanced: errors are means over classes.
+        trials: the trials of the study.
+        further: a function from a candidate to its errors with further seeds; infinite if a training diverged.
+        options: options of the search.
+        is_balanced: True if errors are means over classes.
     """
     column = options.objectives.index("error")
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]

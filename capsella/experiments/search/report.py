@@ -23,7 +23,7 @@ from capsella.training import Recipe, save_recipe
 
 AXES = {"ms": "milliseconds per image", "parameters": "parameters"}
 BLUE, ORANGE, GREY = "#1f6f9f", "#c2571a", "#9aa3a8"
-FEWEST = 6  # trials from which on importances are estimated
+FEWEST = 6  # with fewer trials, importances are not estimated
 
 
 def plan_summary(search: Search) -> Group:
@@ -41,7 +41,7 @@ def plan_summary(search: Search) -> Group:
 
 
 def outcome_summary(search: Search, outcome: Outcome) -> Group:
-    """Return the finalists with errors and costs, the verdict, and the winner's test if it was made."""
+    """Return the finalists with errors and costs, the verdict, and the test result of the winner, if any."""
     names = [name for name in outcome.options.objectives if name != "error"]
     table = Table("candidate")
     for head in ("seeds", f"{outcome.error_name} %", *names, *(["Pareto front"] if names else [])):
@@ -55,7 +55,7 @@ def outcome_summary(search: Search, outcome: Outcome) -> Group:
 
 
 def _shortened(search: Search) -> str:
-    """Return how candidates' trainings are shorter than the recipe's; empty if they are not."""
+    """Return a note on how much shorter than the recipe candidates train; empty if they are not shortened."""
     trained, recipe = search.trained, search.recipe
     if (trained.epochs, trained.epoch_images) == (recipe.epochs, recipe.epoch_images):
         return ""
@@ -91,7 +91,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def front_verdict(outcome: Outcome) -> str:
-    """Return who is on the Pareto front and who improves on the recipe; empty for a single objective."""
+    """Return which finalists are on the Pareto front or improve on the recipe; empty for a single objective."""
     if len(outcome.options.objectives) == 1 or not outcome.finalists:
         return ""
     base, names = outcome.base, ", ".join(finalist.name for finalist in outcome.front)
@@ -203,7 +203,7 @@ def finish_search(search: Search, outcome: Outcome) -> tuple[Path, Path | None]:
 
 
 def _recipe_of(search: Search, finalist: Finalist) -> Recipe:
-    """Return the recipe of a finalist, for as many epochs as the recipe that was to be improved."""
+    """Return the recipe of a finalist, with as many epochs as the original recipe."""
     return search.space.recipe_at(search.recipe, finalist.point)
 
 

@@ -1,6 +1,6 @@
 """Search spaces: which fields of a recipe a search may change, and the values that it may try.
 
-The values are Optuna's distributions. Optuna is an extra, so it is imported where a space is made.
+The values are Optuna's distributions. Optuna is an extra, so functions import it when they need it.
 """
 
 import math
@@ -18,7 +18,7 @@ from capsella.training.recipe import Recipe, flatten
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-Label = bool | int | float | str | None  # a value, as a study stores it
+Label = bool | int | float | str | None  # a value of a field, as an Optuna study stores it
 # Fields that all candidates share: which images they learn from, how they are judged, and for how long.
 SHARED = (
     *("seed", "epochs", "epoch_images", "keep", "patience", "stop_at_error", "stop_on", "balance", "precision"),
@@ -31,7 +31,7 @@ SHARED = (
 class Space:
     """The fields of a recipe that a search may change.
 
-    fields: a distribution of Optuna by the path of a field, as `capsella list recipes NAME` prints it.
+    fields: Optuna distributions by dotted path of the field, as `capsella list recipes NAME` prints it.
     """
 
     fields: "Mapping[str, BaseDistribution]"
@@ -42,15 +42,15 @@ class Space:
         return math.prod(_size(values) for values in self.fields.values())
 
     def ends(self, path: str) -> tuple[Any, ...]:
-        """Return the extreme values of a field, or all choices; none if the space lacks it."""
+        """Return the extreme values of a field, or all choices; empty if the space lacks it."""
         values = self.fields.get(path)
         return () if values is None else tuple(getattr(values, "choices", None) or (values.low, values.high))  # type: ignore[attr-defined]
 
     def check(self, recipe: Recipe) -> None:
-        """Check that every path is a field of the recipe, which takes all values, its own among them.
+        """Check that each path is a field of the recipe that accepts all its values and includes the recipe's own.
 
         Raises:
-            CapsellaError: names the path and the rule.
+            CapsellaError: a field breaks a rule; the error names both.
         """
         if not self.fields:
             raise CapsellaError("space: must name at least one field of the recipe")
@@ -69,23 +69,23 @@ class Space:
                     raise CapsellaError(f"space: {path} = {value!r}: {error}") from error
 
     def point_of(self, recipe: Recipe) -> dict[str, Label]:
-        """Return the recipe's own point of the space."""
+        """Return the recipe's own values of the searched fields."""
         known = flatten(recipe.complete())
         return {path: known[path] for path in self.fields}
 
     def recipe_at(self, recipe: Recipe, point: Mapping[str, Label]) -> Recipe:
-        """Return the recipe with the values of a point.
+        """Return the recipe with the values of a point of the space.
 
         Raises:
-            ArgumentError: the values do not go together.
+            ArgumentError: the values contradict each other.
         """
         return with_fields(recipe.complete(), point)
 
     def only(self, words: tuple[str, ...]) -> "Space":
-        """Return the fields with these paths, or ends of paths.
+        """Return the space of only the fields with these paths, or ends of paths.
 
         Raises:
-            ValueError: a word that names no field, or several.
+            ValueError: a word names no field, or several.
         """
         chosen = {}
         for word in words:
@@ -98,12 +98,12 @@ class Space:
         return Space(chosen)
 
     def to_dict(self) -> dict[str, str]:
-        """Return each path with its values in words."""
+        """Return each recipe field's searched range or choices as text, by dotted path."""
         return {path: text(values) for path, values in self.fields.items()}
 
 
 def text(values: "BaseDistribution") -> str:
-    """Return a distribution in words."""
+    """Return the range or choices of a distribution as text."""
     if choices := getattr(values, "choices", None):
         return ", ".join(map(str, choices))
     low, high, log = values.low, values.high, values.log  # type: ignore[attr-defined]
@@ -149,14 +149,14 @@ def register_space(*recipes: str) -> Callable[[SpaceFunction], SpaceFunction]:
 
 
 def read_space(word: str, recipe: Recipe) -> Space:
-    """Return the space that a Python file sets, or that of a recipe with a space of its own.
+    """Return the `space` that a Python file sets, or the space registered for a recipe.
 
     Raises:
-        CapsellaError: neither; or an error in the file.
+        CapsellaError: `word` is neither, or the file raises an error.
     """
     check_installed("a search", "search", "optuna")
     if word.endswith(".py"):
-        try:  # the file is run: take none from strangers
+        try:  # this runs the file: use only files that you trust
             found = runpy.run_path(word).get("space")
         except Exception as error:  # any mistake in the user's file
             raise CapsellaError(f"{word}: {type(error).__name__}: {error}") from error
@@ -182,7 +182,7 @@ def default_space(recipe: Recipe, name: str = "") -> Space:
 
 
 def around(value: float, factor: float) -> "FloatDistribution":
-    """Return the logarithmic range from `value / factor` to `value * factor`, rounded to two digits."""
+    """Return the logarithmic range from `value / factor` to `value * factor`, rounded to two significant digits."""
     from optuna.distributions import FloatDistribution
 
     return FloatDistribution(float(f"{value / factor:.2g}"), float(f"{value * factor:.2g}"), log=True)
@@ -196,9 +196,9 @@ def choice_with(default: Any, *values: Any) -> "CategoricalDistribution":
 
 
 def schedules(recipe: Recipe) -> "dict[str, BaseDistribution]":
-    """Return the choice between the recipe's own schedule and the cosine; none if its own is the cosine.
+    """Return the choice between the recipe's own schedule and cosine; empty if its own is cosine.
 
-    An exponential schedule is no choice for other recipes: their decay would not suit it.
+    Exponential decay is not offered to other recipes, because their value of `decay` would not suit it.
     """
     schedule = recipe.optimizer.schedule
     return {} if schedule == "cosine" else {"optimizer.schedule": choice_with(schedule, "cosine")}

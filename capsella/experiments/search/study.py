@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 ATTEMPTS = 3  # retries of a trial whose process died
 HEARTBEAT, GRACE = 10, 60  # seconds between signs of life in a database, and without one until a process counts as dead
 SHORTEST = 9  # epochs of a shortened training: its rungs then end after 1, 3 and 9 epochs
-FEWEST_STEPS = 2  # of a shortened epoch
-TRAINING_SHARE = 0.85  # of the time; the rest is for what is not training
+FEWEST_STEPS = 2  # the fewest steps of a shortened epoch
+TRAINING_SHARE = 0.85  # fraction of the time for trainings
 
 
 @dataclass(frozen=True)
 class Search:
     """A search that this process takes part in.
 
-    recipe: as given. trained: the recipe that candidates train, perhaps for fewer epochs. rungs: the epochs at which
-    they are judged. splits: the images, without those of the test. seconds_per_epoch: estimated before the first trial.
+    recipe: as given. trained: the recipe that candidates start from, perhaps with fewer epochs. rungs: the epochs at
+    which they are judged. splits: training and validation images. seconds_per_epoch: estimate before the first trial.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class Search:
 
     @property
     def base(self) -> dict[str, Label]:
-        """The recipe's own point of the space; it is candidate 0."""
+        """The recipe's own values of the searched fields, which are candidate 0."""
         return self.space.point_of(self.trained)
 
     @property
@@ -84,7 +84,7 @@ class Search:
         return self.study.get_trials(deepcopy=False)
 
     def mean_seconds_per_epoch(self) -> float:
-        """Return the mean over what was trained; at first the estimate."""
+        """Return the mean over all epochs trained so far, or the estimate before the first."""
         epochs = sum(trial.user_attrs.get("epochs", 0) for trial in self.trials())
         seconds = sum(trial.user_attrs.get("seconds", 0.0) for trial in self.trials())
         return seconds / epochs if epochs else self.seconds_per_epoch
@@ -97,11 +97,11 @@ class Search:
         return self.folder / "finalists" / f"{name}-seed{self.trained.seed + seed}"
 
     def outcome(self) -> Outcome:
-        """Return what the search found so far."""
+        """Return the results of the search so far."""
         return outcome_of(self.trials(), self._errors, self.options, self.is_balanced)
 
     def _errors(self, candidate: int) -> dict[int, float]:
-        """Return the validation errors of a finalist's further seeds; infinite where a training diverged."""
+        """Return the validation errors of a finalist's further seeds; infinite if a training diverged."""
         runs = {seed: RunFolder(self.run_folder(candidate, seed)) for seed in range(1, self.options.number_of_seeds)}
         return {
             seed: math.inf if run.has_diverged else error_at(run, self.trained.epochs)
@@ -111,7 +111,7 @@ class Search:
 
 
 def error_at(files: RunFolder, epochs: int) -> float:
-    """Return the validation error of the epoch that a training of so many epochs would keep, in per cent."""
+    """Return the validation error, in per cent, of the epoch that a training of `epochs` epochs would keep."""
     recipe, table = files.read_config()[1], files.read_metrics()
     errors, losses = table[selection_metric(recipe)][:epochs], table["validation_loss"][:epochs]
     return float(errors[-1] if recipe.keep == "last" else errors[np.lexsort((losses, errors))[0]])
@@ -125,18 +125,18 @@ def open_search(
     compute: ComputeOptions = ComputeOptions(),
     splits: Splits | None = None,
 ) -> Search:
-    """Begin the search of a recipe, or open the one in its folder.
+    """Start a search around a recipe, or open the one in its folder.
 
     Args:
-        recipe, name: what is to be improved.
-        options: how long, for what, within which limits.
-        space: what may be changed. Default: the recipe's space, see `default_space`.
+        recipe, name: the recipe to improve, and its name.
+        options: options of the search.
+        space: the fields that may change. Default: see `default_space`.
         compute: where candidates are trained.
         splits: the images, if they are loaded already.
 
     Raises:
-        CapsellaError: Optuna is missing, the space does not fit the recipe, or another search is in the folder.
-        ValueError: too few minutes, or more than one device.
+        CapsellaError: Optuna is missing, the space does not fit the recipe, or the folder holds another search.
+        ValueError: the time is too short, or there is more than one device.
     """
     check_installed("a search", "search", "optuna")
     from optuna.distributions import distribution_to_json
@@ -204,10 +204,10 @@ def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
 
 
 def _agreed(study: "optuna.Study", folder: Path, settings: dict[str, Any], shortened: Recipe) -> Recipe:
-    """Keep the settings of a new study, or compare them; return the recipe that all processes train.
+    """Store the settings of a new study, or check that they agree; return the recipe that all processes train.
 
     Raises:
-        CapsellaError: the study was begun with other settings; names them.
+        CapsellaError: the study was started with other settings; the error names them.
     """
     known, asked = study.user_attrs.get("settings"), json.loads(json.dumps(settings, default=str))
     if known is None:
@@ -220,7 +220,7 @@ def _agreed(study: "optuna.Study", folder: Path, settings: dict[str, Any], short
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Hide Optuna's log lines, and its warnings of what is experimental."""
+    """Hide Optuna's log messages, and its warnings about experimental features."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -235,23 +235,24 @@ def quiet_optuna() -> Iterator[None]:
 def rungs_for(recipe: Recipe, options: SearchOptions, images: int, batch_size: int) -> tuple[int, ...]:
     """Return the rungs of a recipe with `images` training images and at most this batch size.
 
-    A warm-up counts steps, so that it lasts the most epochs with the largest batch.
+    A warm-up is counted in steps, so it lasts the most epochs with the largest batch.
     """
     steps = math.ceil((recipe.epoch_images or images) / batch_size)
     return options.rungs(recipe.epochs, recipe.optimizer.warmup_steps / steps)
 
 
 def shorten(recipe: Recipe, options: SearchOptions, images: int, batch_size: int, time: StepTime, seen: int) -> Recipe:
-    """Return the recipe with as few epochs as it takes for the whole search to fit into `minutes`.
+    """Return the recipe, shortened so that the whole search fits into `minutes`.
 
-    Warm-up and decay are shortened alike. Below nine epochs, the epochs are shortened instead.
+    It gets fewer epochs, but at least nine; if these take too long, each epoch has fewer images. Warm-up and decay are
+    shortened in proportion.
 
     Args:
-        recipe, options: of the search.
-        images: training images.
-        batch_size: the largest of the space.
-        time: seconds of a step, and of a validated image.
-        seen: validation images.
+        recipe, options: recipe and options of the search.
+        images: number of training images.
+        batch_size: the largest batch size in the space.
+        time: seconds per step, and per validated image.
+        seen: number of validation images.
 
     Raises:
         ArgumentError: the time is too short even for a few steps of each candidate.

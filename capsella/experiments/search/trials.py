@@ -1,4 +1,4 @@
-"""The trials of a search: drawn by Optuna, trained from rung to rung, and taken up again if their process died."""
+"""The trials of a search: drawn by Optuna, trained from rung to rung, and retried if their process died."""
 
 import contextlib
 import math
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 STARTUP = 10  # trials that are drawn at random before TPE begins
-POLL = 1.0  # seconds between looks at what other processes do
-MAX_REJECTED = 50  # for each trained candidate: beyond that the limits reject too much of the space
+POLL = 1.0  # seconds between checks on other processes
+MAX_REJECTED = 50  # per trained candidate: with more, the limits reject too much of the space
 WEIGHTS = ("model.safetensors", "ood_detector.safetensors")
 # Latencies are those of PyTorch with packed weights and native kernels, or of ONNX Runtime if it is installed and
 # faster. The other backends take longer to prepare than to time.
@@ -44,8 +44,8 @@ def run_trials(search: Search, console: Console, deadline: float) -> None:
     """Train trial after trial, and wait at the end for those of other processes.
 
     Raises:
-        CapsellaError: a training cannot continue for a reason that is not the candidate's, or the limits reject nearly
-            all of the space.
+        CapsellaError: a training failed for a reason other than its candidate, or the limits reject nearly all of the
+            space.
     """
     while True:
         step = "wait"
@@ -100,7 +100,7 @@ def _retry(search: Search, number: int) -> None:
     import optuna
 
     trial = search.study.get_trials()[number]
-    if trial.params.keys() == search.space.fields.keys():  # else the process died while it drew them
+    if trial.params.keys() == search.space.fields.keys():  # else the process died while drawing them
         optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=ATTEMPTS)(search.study, trial)
 
 
@@ -140,7 +140,7 @@ def _train_trial(search: Search, trial: "Trial") -> Sequence[float]:
     """Train a candidate from rung to rung, and return its objectives.
 
     Raises:
-        optuna.TrialPruned: it is not among the best of a rung, over a limit, diverged, or a candidate's twin.
+        optuna.TrialPruned: the candidate is not among the best of a rung, exceeds a limit, failed, or repeats another.
     """
     candidate = trial.user_attrs.get("candidate", trial.number)
     trial.set_user_attr("candidate", candidate)
@@ -159,7 +159,7 @@ def _train_trial(search: Search, trial: "Trial") -> Sequence[float]:
 
 
 def _prune(trial: "Trial", files: RunFolder, kind: str, why: str) -> None:
-    """End a trial, and remove what only a continued training needs."""
+    """End a trial, and remove the files that only resuming it would need."""
     import optuna
 
     trial.set_user_attr(kind, why)
@@ -200,7 +200,7 @@ def _costs(
         excess = search.options.excess({name: costs[name]}).get(name)
         if candidate == 0 or excess is None:  # the recipe is trained in any case, to compare with
             continue
-        trial.set_constraint(name, excess)  # later draws keep away from it
+        trial.set_constraint(name, excess)  # so that later draws avoid it
         if excess > 0:
             why = f"{costs[name]:,.4g} {name}, more than {search.options.limits[name]:,.4g}"
             _prune(trial, RunFolder(search.run_folder(trial.number)), "over_limit", why)
@@ -217,7 +217,7 @@ def parameters_of(search: Search, recipe: Recipe) -> float:
 def latency_of(search: Search, recipe: Recipe) -> float:
     """Return the median milliseconds per image of a recipe's network, with fresh weights, on this machine.
 
-    In the fastest backend; the best of a few rounds.
+    The result is that of the fastest backend in the best of a few rounds.
     """
     torch.manual_seed(recipe.seed)
     shape, images = (search.splits.image_size, search.splits.channels), single_images(search.splits.train, "latencies")
@@ -234,7 +234,7 @@ def latency_of(search: Search, recipe: Recipe) -> float:
 
 
 def _network(point: Mapping[str, Label]) -> dict[str, Label]:
-    """Return what decides on a candidate's network, and so on its costs."""
+    """Return the values that determine a candidate's network, and thus its costs."""
     return {path: value for path, value in point.items() if path.startswith("model.")}
 
 
@@ -263,8 +263,8 @@ def train_to(search: Search, recipe: Recipe, files: RunFolder, epochs: int) -> N
     """Train a candidate up to an epoch, from its checkpoint if it has one.
 
     Raises:
-        TrainingDivergedError: NaN or infinity.
-        CapsellaError: a run of another recipe is in the folder; and what `train` raises.
+        TrainingDivergedError: loss or gradient is NaN or infinite.
+        CapsellaError: the folder holds a run of another recipe; or as for `train`.
     """
     quiet, splits = Console(quiet=True), search.splits
     files.check_recipe(recipe)
