@@ -18,7 +18,7 @@ from capsella.training.run import Run
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Test results of a network before and after its adaptation.
+    """The test results of a network before and after its adaptation.
 
     Attributes:
         folder: folder of the adapted run.

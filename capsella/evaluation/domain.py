@@ -142,7 +142,7 @@ def _as_adapted(
     found = domain_for(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
     is_there = len(without_images(found.images, adapted["not_to_test"])) < len(found.images)
     if is_there and asked is not None:
-        raise CapsellaError(f"range: {run.folder} was adapted with images of {place}, and keeps the range of then")
+        raise CapsellaError(f"range: {run.folder} was adapted with images of {place}, and keeps that range")
     return found if is_there else domain_for(run, place, group, asked, skip_broken=skip)
 
 

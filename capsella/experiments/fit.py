@@ -265,7 +265,7 @@ def _test_values(evaluation: Evaluation) -> dict[str, Any]:
 
 
 class CorrectnessTable(NamedTuple):
-    """Which images of one test set each seed of a table row classifies correctly.
+    """A table of which images of one test set each seed of a row classifies correctly.
 
     groups: the index of each image's group, e.g. its patient or object; None if all images are independent.
     """

@@ -38,7 +38,7 @@ def calibrate_run(folder: str | Path) -> tuple[Calibration, OODDetector]:
     run = load_run(folder)
     if run.adapted is not None:
         raise CapsellaError(
-            f"{folder} was adapted to another domain; `capsella adapt` calibrates such a run if classes have two images"
+            f"{folder} was adapted to another domain; `capsella adapt` calibrates it, given two images per class"
         )
     if run.recipe.data.is_paired:
         raise CapsellaError(f"{folder} is a run on pairs: calibrated probabilities need one class per image")

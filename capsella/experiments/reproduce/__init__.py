@@ -1,4 +1,4 @@
-"""Reproductions of papers: their tables and figures trained by a plan, and one page with what they support."""
+"""Reproduce papers: train the networks of their tables and figures by a plan, and write one page of findings."""
 
 from capsella.experiments.reproduce.findings import Finding, judge_claim
 from capsella.experiments.reproduce.plan import (

@@ -122,7 +122,7 @@ def _left_out(reproduction: "Reproduction") -> dict[str, list[tuple[str, str]]]:
     groups = {
         "They did not fit into the hours": plan.left_out,
         "Other runs took longer than planned": reproduction.late,
-        "The memory is not enough": reproduction.too_large,
+        "They ran out of memory": reproduction.too_large,
         "Their training diverged": [run for run in (*plan.over, *plan.runs) if run.task.files.has_diverged],
     }
     return {
