@@ -1,4 +1,4 @@
-"""The choice of the implementation that runs a routing: the one asked for, or the fastest that fits."""
+"""Choose the backend that runs a routing: the requested one, or the fastest that can."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -19,13 +19,13 @@ from capsella.routing.recording import is_recording
 Backend = Literal["auto", "reference", "eager", "native", "triton"]
 DENSE = ("reference", "eager")
 FUSED = ("native", "triton")
-MOST_POSE_ELEMENTS = 256  # that the native kernels take
+MOST_POSE_ELEMENTS = 256  # per pose, in the native kernels
 
 
 def choose_backend(backend: str, available: Collection[str] = DENSE, *, auto: str = "eager") -> str:
-    """Return the backend to run: for "auto" the documented choice, otherwise exactly the one asked for.
+    """Return the backend to run: `auto` if `backend` is "auto", otherwise `backend` itself.
 
-    While `record()` is open the eager backend stands in for the reference, whose loops keep no traces.
+    While `record()` is open, "eager" replaces "reference", whose loops keep no traces.
 
     Raises:
         ArgumentError: `backend` is not one of `available`.
@@ -40,17 +40,17 @@ def choose_backend(backend: str, available: Collection[str] = DENSE, *, auto: st
 def choose_layer_backend(
     backend: str, fused: Sequence[str], inputs: RoutingInputs, slower: str, no_native: str | None = None
 ) -> Backend:
-    """Return the backend to run for a layer, whose fused backends hold no votes.
+    """Return the backend that runs a layer; unlike `choose_backend`, this knows the fused ones, which store no votes.
 
-    While `record()` is open the eager backend stands in for all others: couplings exist in it alone. Where "auto" has
-    to take eager on a CPU, this warns, once for each reason.
+    While `record()` is open, "eager" replaces all others, because only eager has couplings to record. If "auto" falls
+    back to eager on a CPU, this warns once per reason.
 
     Args:
-        backend: the one asked for.
-        fused: those of the routing.
-        inputs: of the layer.
-        slower: the cost of eager, as in "EM routing runs in PyTorch, twice as slowly".
-        no_native: the reason why this routing has no native kernel for such a layer, if it has none.
+        backend: the requested backend.
+        fused: the fused backends of the routing.
+        inputs: the inputs of the layer.
+        slower: start of the warning, e.g. "EM routing runs in PyTorch, twice as slowly".
+        no_native: the reason why the routing has no native kernel for this kind of layer; None if it has one.
 
     Raises:
         ValueError: the routing has no such backend, or it cannot run here.
@@ -69,16 +69,16 @@ def choose_layer_backend(
 
 
 def warn_of_eager(tensor: Tensor, obstacle: str | None, slower: str) -> None:
-    """Warn, once for each reason, that a layer on a CPU runs without the native kernels, and name the remedy.
+    """Warn, once per reason, that a layer on a CPU runs without the native kernels, and name the remedy.
 
-    There is no warning in a graph that is being traced, nor while couplings are recorded: eager is meant there.
+    While a graph is traced or couplings are recorded, eager is intended, and there is no warning.
 
     Args:
         tensor: an input of the layer.
         obstacle: the reason; None for no warning.
         slower: as for `choose_layer_backend`.
     """
-    # A graph first: torch.compile would trace what follows.
+    # Tracing is checked first, because torch.compile would trace the other checks.
     if is_traced() or is_recording() or tensor.device.type != "cpu":
         return
     if obstacle is not None:
@@ -99,7 +99,7 @@ def triton_obstacle(inputs: RoutingInputs) -> str | None:
 def native_obstacle(inputs: RoutingInputs) -> str | None:
     """Return the reason why the native kernels cannot take this layer; None if they can."""
     if torch.jit.is_tracing():
-        return "torch.jit.trace takes none of its operators; torch.export does"
+        return "torch.jit.trace does not support its operators; torch.export does"
     offset = inputs.vote_offset
     tensors = {"poses": inputs.poses, "activations": inputs.activations, "weight": inputs.weight}
     for name, tensor in (tensors if offset is None else {**tensors, "vote offset": offset}).items():
@@ -108,7 +108,7 @@ def native_obstacle(inputs: RoutingInputs) -> str | None:
     if (elements := max(inputs.poses.shape[-1], inputs.weight.shape[-1])) > MOST_POSE_ELEMENTS:
         return f"it takes poses of up to {MOST_POSE_ELEMENTS} elements, and these have {elements}"
     if offset is not None and offset.requires_grad:
-        return "it takes vote_offset as a constant, and this one asks for gradients"
+        return "it treats vote_offset as a constant, and this one requires gradients"
     return None
 
 
@@ -117,7 +117,7 @@ def tensor_obstacle(name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] = (
     if _native.UNAVAILABLE is not None:
         return _native.UNAVAILABLE
     if is_transformed():
-        return "it knows backward passes alone, and torch.func or a forward derivative asks for others"
+        return "it supports only backward passes, and torch.func or a forward-mode derivative is active"
     verb = "are" if name.endswith("s") else "is"
     if tensor.device.type != "cpu":
         return f"it runs on the CPU, and the {name} {verb} on {tensor.device}"

@@ -18,8 +18,9 @@ from capsella.routing.recording import is_recording, record_routed, trace_count
 from capsella.routing.votes import DenseVotes, FusedVotes
 from capsella.types import CapsuleLogits, Capsules
 
-# lengths: of the parents' squashed poses. log-odds: their logistic function, as of a `LogisticRouting`. shares: of the
-# children, by their poses and not by votes; they sum to 1 over the parents. none: all are 1.
+# What the parents' activations are. lengths: lengths of squashed poses. log-odds: the logistic function of log-odds, by
+# a `LogisticRouting`. shares: each parent's share of its children, decided by the children's poses and not by votes;
+# shares sum to 1 over the parents. none: all activations are 1.
 ActivationKind = Literal["lengths", "log-odds", "shares", "none"]
 
 
@@ -51,7 +52,7 @@ class RoutedLogits(NamedTuple):
     couplings: Float[Tensor, "b i j"]
 
     def routed(self) -> Routed:
-        """Return the result with activations."""
+        """Return the result with activations in place of log-odds."""
         return Routed(self.poses, self.log_odds.sigmoid(), self.couplings)
 
 
@@ -61,12 +62,12 @@ class Routing(ABC):
 
     name: ClassVar[str]
     compares_poses: ClassVar[bool] = False
-    """Votes are weighed by their distance from the parent's pose, not by their direction. Square weights of layers then
-    start near the identity."""
+    """True if votes are weighed by their distance from the parent's pose, not by their direction. Layers then
+    initialise square weights near the identity."""
     fused: ClassVar[tuple[str, ...]] = ()
-    """Backends that hold no votes, "native" or "triton". Where there is one, an option `backend` chooses."""
+    """Backends that store no votes: "native" or "triton". A routing that has any needs an option `backend`."""
     activation_kind: ClassVar[ActivationKind] = "lengths"
-    """The kind of its activations, by which networks choose the layers around it."""
+    """The kind of the parents' activations, by which networks choose the surrounding layers."""
 
     @property
     def has_activations(self) -> bool:
@@ -74,13 +75,13 @@ class Routing(ABC):
         return self.activation_kind != "none"
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """Return name and shape of the parameters that a layer must learn for it, beside its weights.
+        """Return names and shapes of the parameters that a layer learns for this routing, besides its weights.
 
         Args:
-            types: parent types.
-            pose: a parent's pose elements.
-            children: all children in a window.
-            child_pose: a child's pose elements.
+            types: number of parent types.
+            pose: number of elements of a parent's pose.
+            children: number of children of all types in a window.
+            child_pose: number of elements of a child's pose.
         """
         return {}
 
@@ -93,16 +94,16 @@ class Routing(ABC):
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
         """Route `votes` of children with `activations` to their parents.
 
-        A large batch comes in chunks of some images, and is routed again in the backward pass. So each image must be
-        routed by itself and nothing counted from call to call; random numbers may be drawn.
+        A large batch arrives in chunks of images, and is routed again in the backward pass. Implementations must
+        therefore route each image independently and keep no state between calls; they may draw random numbers.
         """
 
     def route_inputs(self, inputs: RoutingInputs, **parameters: Tensor) -> Routed:
-        """Route the votes of some images, made and stored for all their windows."""
+        """Make the votes of all windows, store them, and route them."""
         return self.route(*capsule_votes(inputs), **parameters)
 
     def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
-        """Route every window of the grid to the parents at its site; the types there compete for its children.
+        """Route the children of every window to the parents at its site, whose types compete for them.
 
         Returns:
             Poses [b h' w' c_out d] and activations [b h' w' c_out].
@@ -124,13 +125,13 @@ class Routing(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class LogisticRouting(Routing):
-    """A routing whose activations are the logistic function of log-odds, which it can hand over instead."""
+    """A routing whose activations are the logistic function of log-odds, which it can return instead."""
 
     activation_kind: ClassVar[ActivationKind] = "log-odds"
 
     @abstractmethod
     def with_uniform_couplings(self) -> "LogisticRouting":
-        """Return the routing with uniform couplings that stay so: every child counts alike."""
+        """Return this routing with couplings fixed at uniform, so that every child counts alike."""
 
     @abstractmethod
     def route_logits(
@@ -142,7 +143,7 @@ class LogisticRouting(Routing):
         """Route as `route_windows` does, but return log-odds [b h' w' c_out].
 
         Raises:
-            ValueError: the backend that was asked for gives activations alone.
+            ValueError: the requested backend does not return log-odds.
         """
         before = trace_count()
         routed = self.route_logits(*capsule_votes(inputs), **parameters)
@@ -160,7 +161,10 @@ class LogisticRouting(Routing):
 
 
 class ProductRouting(Routing):
-    """A routing that needs sums of votes and agreements alone: by C++ kernels on a CPU, else dense votes in chunks."""
+    """A routing that needs only weighted sums of votes and their agreements with poses.
+
+    C++ kernels compute both on a CPU. Otherwise votes are stored, some images at a time.
+    """
 
     fused: ClassVar[tuple[str, ...]] = ("native",)
     backend: Backend
@@ -197,8 +201,7 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
     """Return the routing that `Routing.to_dict` wrote.
 
     Raises:
-        ArgumentError: the name is not registered (suggests the nearest), or an option is not one of that routing's or
-            has another type.
+        ArgumentError: the name is not registered (suggests the nearest), or an option is unknown or of the wrong type.
     """
     rest = {option: _tuples(value) for option, value in options.items()}
     name = rest.pop("name", None)
@@ -229,11 +232,11 @@ def check_saved(routing: Routing) -> None:
         same = routing_from_dict(json.loads(json.dumps(routing.to_dict()))) == routing
     except TypeError:  # JSON has no such type
         same = False
-    check_argument(same, "have options of numbers, words, or tuples of them, to be saved", routing=routing)
+    check_argument(same, "have options of numbers, strings, or tuples of them, to be saved", routing=routing)
 
 
 def stack_images(images: Sequence[tuple[Tensor, Tensor, Tensor]], votes: Float[Tensor, "b i j d"]) -> RoutedLogits:
-    """Stack the results [j d], [j] and [i j] of each image, of which there may be none."""
+    """Stack each image's poses [j d], log-odds [j] and couplings [i j]; an empty batch takes shapes from `votes`."""
     if images:
         return RoutedLogits(*(torch.stack(parts) for parts in zip(*images, strict=True)))
     return RoutedLogits(votes[:, 0], votes[:, 0, :, 0], votes[..., 0])

@@ -1,7 +1,7 @@
 """Cluster routing (Zhao, Cheng 2021, "Capsule networks with non-iterative cluster routing", Neural Networks 143).
 
-A child type casts several votes for each parent, a cluster of them, so this is no `Routing` of one vote each: the layer
-`ClusterCapsules` makes the votes. The C++ kernels of csrc/cluster.cpp read them once.
+Each child type casts a cluster of several votes for each parent. This is no `Routing`, which takes one vote per child
+and parent: the layer `ClusterCapsules` makes the votes. The C++ kernels of csrc/cluster.cpp read them once.
 """
 
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ from capsella._native import kernels
 from capsella.errors import check_argument
 from capsella.routing.backends import choose_backend, tensor_obstacle, warn_of_eager
 from capsella.routing.functional import is_traced
-from capsella.routing.native import arrays, define_operator, refuse_second_derivatives
+from capsella.routing.native import define_operator, detached_arrays, refuse_second_derivatives
 from capsella.routing.reference.agreement import VARIANCE_EPSILON, cluster_routing_reference
 
 BACKENDS = ("reference", "eager", "native")
-NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of votes that the native kernels read as they are
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of votes that the native kernels read without conversion
 SLOWER = "cluster routing runs in PyTorch, and its networks up to 2 times slower"
 
 
@@ -36,20 +36,20 @@ class Clustered(NamedTuple):
 
 
 def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto") -> Clustered:
-    """Weigh each cluster of votes by how well it agrees in itself, element by element, in one pass.
+    """Weigh each cluster by how well its votes agree with each other, element by element, in one pass.
 
     m_ij and s_ij are mean and standard deviation of child i's g votes for parent j; the weights are a softmax over the
     children of −ln s_ij, and p_j = Σ_i weight_ij m_ij. So the children compete for a parent, not parents for a child.
 
     Args:
-        votes: [b g i j d], child i's g predictions of parent j's d pose elements. As each element is by itself, d may
-            be those of all positions of a grid.
+        votes: [b g i j d], child i's g predictions of parent j's d pose elements. Elements are weighed independently,
+            so d may also run over the positions of a grid.
         backend: "reference" (loops, for reading and tests), "eager", "native" (C++ on the CPU), or "auto": native for
             float32 and bfloat16 on a CPU where it is built; else, and in a traced graph, eager.
 
     Returns:
-        Poses p [b j d], not normalised, and weights [b i j d]. To the variance s² 1e-12 is added, so that a cluster of
-        equal votes has a finite weight. Votes in half precision give float32.
+        Poses p [b j d], not normalised, and weights [b i j d]. 1e-12 is added to the variance s², so that a cluster of
+        equal votes has a finite weight. Votes in half precision give float32 results.
 
     Raises:
         ValueError: votes without the five axes, not floating point, or without any vote; a backend that is unknown or
@@ -94,7 +94,7 @@ def _empty(votes: Tensor) -> tuple[Tensor, Tensor]:
 
 def _forward(votes: Tensor) -> tuple[Tensor, Tensor]:
     poses, weights = _empty(votes)
-    kernels.cluster_forward(_sizes(votes), _numbers(votes), poses, weights, threads=torch.get_num_threads())
+    kernels.cluster_forward(_sizes(votes), _kernel_array(votes), poses, weights, threads=torch.get_num_threads())
     return poses, weights
 
 
@@ -104,9 +104,11 @@ def _empty_gradient(votes: Tensor, grad_poses: Tensor, grad_weights: Tensor) -> 
 
 def _backward(votes: Tensor, grad_poses: Tensor, grad_weights: Tensor) -> Tensor:
     grad_votes = votes.new_empty(votes.shape)
-    slopes = arrays(grad_poses=grad_poses, grad_weights=grad_weights)
+    slopes = detached_arrays(grad_poses=grad_poses, grad_weights=grad_weights)
     threads = torch.get_num_threads()
-    kernels.cluster_backward(_sizes(votes), _numbers(votes), **slopes, grad_votes=_numbers(grad_votes), threads=threads)
+    kernels.cluster_backward(
+        _sizes(votes), _kernel_array(votes), **slopes, grad_votes=_kernel_array(grad_votes), threads=threads
+    )
     return grad_votes
 
 
@@ -115,8 +117,8 @@ def _sizes(votes: Tensor) -> Any:
     return kernels.Clusters(**dict(zip(("batch", "children", "votes", "elements"), votes.shape, strict=True)))
 
 
-def _numbers(votes: Tensor) -> Tensor:
-    """Return contiguous floats, or the bits of bfloat16 numbers."""
+def _kernel_array(votes: Tensor) -> Tensor:
+    """Return votes as the kernels take them: contiguous, and bfloat16 as int16 of the same bits."""
     votes = votes.detach().contiguous()
     return votes.view(torch.int16) if votes.dtype == torch.bfloat16 else votes
 

@@ -19,7 +19,7 @@ from capsella.types import CapsuleLogits, Capsules
 
 @dataclass(frozen=True)
 class Geometry:
-    """The children in each parent's window, and the way in which a weight acts on a pose.
+    """The children in each parent's window, and how a weight acts on a pose.
 
     Attributes:
         kernel: rows and columns of the window.
@@ -79,9 +79,9 @@ def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry
 
 
 class RoutingShape(NamedTuple):
-    """The sizes of a capsule convolution, under the names of `Conv` in csrc/kernels.h; letters as in README.md.
+    """The sizes of a capsule convolution, named as in `Conv` of csrc/kernels.h; README.md explains the letters.
 
-    All are integers, `tied` too (1 or 0), because an operator of PyTorch takes a list of one type.
+    All are integers, even `tied` (1 or 0), because PyTorch's operators take lists of one type.
     """
 
     batch: int
@@ -157,7 +157,7 @@ class RoutingInputs:
         )
         if min(*self.poses.shape[1:], *self.weight.shape) < 1:
             shapes = f"poses {tuple(self.poses.shape)} and weight {tuple(self.weight.shape)}"
-            raise ArgumentError("shapes", "have no axis of 0 but that of the images", shapes)
+            raise ArgumentError("shapes", "have no empty axis except that of the images", shapes)
         *grid, c_in, p = self.poses.shape
         self.geometry.grid((grid[1], grid[2]))
         check_shape("activations", self.activations, (*grid, c_in), "[b h w c_in]")
@@ -178,7 +178,7 @@ class RoutingInputs:
         )
 
     def with_children(self, children: Capsules) -> "RoutingInputs":
-        """Return the same for other children, e.g. those of some of the images."""
+        """Return these inputs with other children, e.g. those of a chunk of the images."""
         return replace(self, poses=children.poses, activations=children.activations)
 
     def parents(self, poses: Tensor, activations: Tensor) -> Capsules:
@@ -191,15 +191,15 @@ class RoutingInputs:
 
 
 def bfloat16_factors(inputs: RoutingInputs) -> RoutingInputs:
-    """Round poses and weight to bfloat16, to the nearest even number, but keep their type.
+    """Round poses and weight to the nearest bfloat16 number (ties to even), but keep their dtype.
 
-    Votes are then products of bfloat16 numbers, summed in that type. Gradients are those of the rounded values.
+    Votes are then products of bfloat16 numbers, summed in that dtype. Gradients pass through the rounding unchanged.
     """
     return replace(inputs, poses=_rounded(inputs.poses), weight=_rounded(inputs.weight))
 
 
 def _rounded(x: Tensor) -> Tensor:
-    # The difference and this sum are exact. A cast there and back would round the gradient, too.
+    # The difference and the sum are exact. Casting to bfloat16 and back would round the gradient, too.
     return x + (x.detach().bfloat16().to(x.dtype) - x.detach())
 
 
@@ -212,13 +212,13 @@ def slot_positions(inputs: RoutingInputs) -> Int[Tensor, "sites k"]:
 
 
 def by_window(inputs: RoutingInputs, per_child: Shaped[Tensor, "b h w c *rest"]) -> Tensor:
-    """Return what belongs to every child, e.g. its activation, by windows: [n i *rest]."""
+    """Gather a value of each child, e.g. its activation, into windows: [n i *rest]."""
     windows = gather_windows(per_child, inputs.geometry)
     return windows.reshape(inputs.shape.n, inputs.shape.i, *per_child.shape[4:])
 
 
 def capsule_votes(inputs: RoutingInputs) -> tuple[Float[Tensor, "n i j d"], Float[Tensor, "n i"]]:
-    """Return the votes û = u·W, or M·W, of every window's children, with offsets; and the children's activations."""
+    """Return the votes û = u·W, or M·W, of all windows' children, offsets added, and the children's activations."""
     shape, geometry = inputs.shape, inputs.geometry
     n, i, c_out, r, q, e = shape.n, shape.i, shape.c_out, shape.r, shape.q, shape.e
     u = gather_windows(inputs.poses, geometry).reshape(n, i, r * q)

@@ -1,4 +1,4 @@
-"""Coupling entropy and dead capsules, which show whether the routing of a network routes.
+"""Coupling entropy and dead capsules: do children choose between parents, and are all parents used?
 
 In deep capsule stacks routing can turn static and capsules starve (Mitterreiter et al. 2023).
 """
@@ -15,7 +15,7 @@ from capsella.errors import ArgumentError, check_argument
 from capsella.routing.base import ROUTINGS
 from capsella.routing.recording import RoutingTrace
 
-# The margin loss presses absent classes below m⁻ = 0.1 (Sabour et al. 2017, Eq. 4): lower means "not there".
+# The margin loss pushes absent classes below m⁻ = 0.1 (Sabour et al. 2017, Eq. 4): lower means "not there".
 DEAD_BELOW = 0.1
 
 
@@ -24,11 +24,11 @@ class LayerDiagnostics:
     """Diagnostics of one routed layer over a set of images.
 
     Attributes:
-        name: its place in the network and its routing method.
+        name: the layer's place in the network and its routing method.
         parents: number of parent capsule types that compete.
         entropy: per iteration, mean normalised coupling entropy in [0, 1].
-        dead_share: share of parent types that stay less active than `DEAD_BELOW` on every image and at every position;
-            for self-routing, whose activations sum to 1 over the types, than a tenth of a uniform share.
+        dead_share: share of parent types whose activation stays below `DEAD_BELOW` on every image and at every
+            position; for self-routing, whose activations sum to 1 over the types, below a tenth of a uniform share.
     """
 
     name: str
@@ -40,9 +40,9 @@ class LayerDiagnostics:
 def coupling_entropy(couplings: Float[Tensor, "b i j"]) -> Float[Tensor, "b i"]:
     """Return the entropy of each child's couplings over its j parents, divided by ln j.
 
-    1 means uniform couplings (nothing routed), 0 that all goes to one parent. Couplings that sum to less than one
-    (leaky routing, or a child for which other positions compete too) are first divided by their sum; a child that
-    gives nothing to any parent counts as 0. Couplings of NaN have an entropy of NaN.
+    1 means uniform couplings (nothing routed), 0 that the child goes to one parent alone. Couplings that sum to less
+    than one (leaky routing, or a child for which other positions compete too) are first divided by their sum; a child
+    that goes to no parent has an entropy of 0. Couplings of NaN have an entropy of NaN.
 
     Raises:
         ArgumentError: not three axes, fewer than two parents, or a negative coupling.
@@ -75,8 +75,8 @@ def diagnose(recorded: Iterable[Sequence[RoutingTrace]]) -> list[LayerDiagnostic
     """Return coupling entropy and dead capsules of every routed layer with at least two parents.
 
     Args:
-        recorded: the traces that `record()` collected for each batch of images. They are taken one at a time, so that
-            a generator need not hold the couplings of more than one batch.
+        recorded: for each batch of images, the traces that `record()` collected. Batches are read one at a time, so a
+            generator needs memory for the couplings of one batch only.
 
     Returns:
         One entry per routed layer, in the order of the forward pass; none for a model without routing.

@@ -40,8 +40,8 @@ def dynamic_routing(
         votes: [b i j d], child i's prediction û of parent j's pose.
         iterations: routing iterations, at least 1; with one, every coupling is 1/j.
         bias: [j d], added to s_j before the squash (in the authors' code, not in the paper).
-        leaky: let a child that fits nowhere leak to a parent that is dropped; couplings then sum to less than 1
-            (in the authors' code, not in the paper).
+        leaky: add a parent for children that fit nowhere, and drop it; couplings then sum to less than 1 (in the
+            authors' code, not in the paper).
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
@@ -66,7 +66,7 @@ def dynamic_routing(
 
 
 def dynamic_procedure(votes: Votes, logits: Tensor, iterations: int, bias: Tensor | None, leaky: bool) -> Routed:
-    """Run Procedure 1 from logits of zeros: [b j i], or [b j m k] where a child i is one of type m in slot k."""
+    """Run Procedure 1 from zero `logits`: [b j i], or [b j m k] if a child i is given by its type m and slot k."""
     trace = new_trace("dynamic")
     for iteration in range(iterations):
         couplings = _softmax_over_parents(logits, leaky)
@@ -81,7 +81,7 @@ def dynamic_procedure(votes: Votes, logits: Tensor, iterations: int, bias: Tenso
 
 
 def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
-    """Return couplings [b j i]; leaky adds a parent with logit 0 that takes its share and is dropped."""
+    """Return couplings [b j i]; `leaky` adds a parent with logit 0, which takes its share and is dropped."""
     if not leaky:
         return logits.softmax(1)
     leak = torch.zeros_like(logits[:, :1])
@@ -89,16 +89,16 @@ def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
 
 
 class TiedVotes:
-    """Votes of m child types in k slots of n windows through one weight per pair of types: exact, and never made.
+    """The votes of a tied layer: their sums and agreements are exact, but no vote is ever made.
 
-    W does not depend on the slot k of a child, so it can be taken out of both sums of Procedure 1. With children
-    i = (k, m) of type m in slot k:
+    The weight W of a pair of types does not depend on the slot k of a child, so it can be taken out of both sums of
+    Procedure 1. With children i = (k, m) of type m in slot k:
 
         s_j       = Σ_km c_kmj (u_km W_mj + o_k)  = Σ_m (Σ_k c_kmj u_km) W_mj + Σ_k (Σ_m c_kmj) o_k
         û_kmj·v_j = (u_km W_mj + o_k)·v_j         = u_km·(v_j W_mjᵀ) + o_k·v_j
 
-    A matrix pose is its rows, each of which W maps alone, and the scalar product of two matrices is that of their rows.
-    Gradients reach the vote offset, too.
+    W maps each row of a matrix pose separately, and the scalar product of two matrices is the sum of those of their
+    rows. Gradients reach the vote offset, too.
     """
 
     def __init__(self, inputs: RoutingInputs) -> None:
@@ -136,7 +136,7 @@ class TiedVotes:
 
 
 class _DynamicKernel(Kernel):
-    """No gradient reaches the vote offset, which a tied layer must not have."""
+    """The kernels of dynamic routing. The vote offset gets no gradient, and a tied layer must have none."""
 
     family = "Dynamic"
     tensors: ClassVar[Mapping[str, str]] = {
@@ -147,7 +147,7 @@ class _DynamicKernel(Kernel):
     kept = ("sums",)
 
     def empty_results(self, call: Call) -> dict[str, Tensor]:
-        """See `Kernel`; what is kept is s of every iteration."""
+        """See `Kernel`; the backward pass starts from s of every iteration."""
         shape, new = RoutingShape._make(call["sizes"]), call["poses"].new_empty
         sums = new(shape.n, call["iterations"], shape.c_out, shape.d)
         return {"poses": new(*shape.grid, shape.d), "activations": new(shape.grid), "sums": sums}
@@ -167,9 +167,9 @@ class DynamicRouting(Routing):
     iterations: int = 3
     """Routing iterations; Sabour et al. 2017 use 3, and 1 for comparison."""
     bias: bool = False
-    """Learn a bias per parent, from 0, added before the squash (authors' code, from 0.1)."""
+    """Learn a bias per parent, initially 0, added before the squash (authors' code: initially 0.1)."""
     leaky: bool = False
-    """Let children leak to a parent that is dropped (authors' code)."""
+    """Add a parent for children that fit nowhere, and drop it (authors' code)."""
     backend: Backend = "auto"
     """The implementation that runs."""
 
@@ -177,7 +177,7 @@ class DynamicRouting(Routing):
         check_iterations(self.iterations)
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """Return a bias [j d] where asked for."""
+        """Return the shape [j d] of the bias, if there is one."""
         return {"bias": (types, pose)} if self.bias else {}
 
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:

@@ -1,7 +1,7 @@
 """EM routing of matrix capsules (Hinton, Sabour, Frosst 2018, OpenReview HJWLfGWRb, Procedure 1).
 
-In the eager backend couplings live as logarithms, variances are never divided by without their floor, and no mean is
-taken by dividing two sums that may both vanish: see `shares_of`. Gradients flow through every iteration. The C++
+The eager backend keeps couplings as logarithms, divides only by variances that are at least the floor, and takes no
+mean by dividing two sums that may both vanish (see `shares_of`). Gradients flow through every iteration. The C++
 kernels of csrc/em.h store no votes.
 """
 
@@ -39,31 +39,33 @@ class EMSettings:
     """
 
     iterations: int = 3
-    """Routing iterations; Hinton et al. 2018 find 2 and 3 best, and 1 leaves every coupling as it starts."""
+    """Routing iterations; Hinton et al. 2018 find 2 and 3 best. With 1, couplings stay as they start."""
     inverse_temperature: float = 0.01
-    """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … The authors' code has this form, and 0.01;
-    its costs are twice the paper's, so that this is 0.02 here (0.005 in its class capsules)."""
+    """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … The authors' code has this schedule with
+    0.01, but its costs are twice the paper's, so 0.02 is the same here (0.005 in its class capsules)."""
     inverse_temperature_decay: float = 0.95
     """Decay of that schedule; 0 keeps λ at λ_final in every iteration."""
     variance_floor: float = 1e-4
-    """σ² is never smaller; above it nothing changes. (Authors' code adds 5e-4 to every σ², the thesis ε.)"""
+    """Smaller variances σ² are raised to this value. (The authors' code adds 5e-4 to every σ², the thesis ε.)"""
     cost_scale: float | None = None
-    """None charges a parent for the data it receives, as published. A number scales these data so that a uniform share
-    of fully active children counts as that many, whatever the numbers of both (public code: 100)."""
+    """None charges a parent for the data Σ_i r_ij that it receives, as published. A number scales these data so that a
+    uniform share of fully active children counts as this many, whatever the numbers of children and parents (public
+    code: 100)."""
     standardise_costs: bool = False
-    """Standardise the costs over the types at a position before the logistic (Forslöv 2018, Algorithm 2, lines 15–18).
-    Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
-    here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85,
-    suits them. Costs of two types standardise to ±1 whatever they are: layers of fewer than three refuse it."""
+    """Standardise the costs over the types at a position before the logistic function (Forslöv 2018, Algorithm 2, lines
+    15–18). Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with
+    the cost; here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0,
+    1.95, 2.85, suits them. Layers of fewer than three types raise an error: two costs always standardise to ±1."""
     early_likelihood_weight: float = 1.0
-    """τ of every E-step but the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j); the paper's
-    is 1. From uniform couplings, an E-step and the M-step after it multiply what tells the parents' means apart by up
-    to τ times the largest eigenvalue of the correlation matrix of the votes' D elements, 1 to D. With τ = 1 couplings
-    grow that much more peaked each time, and gradients with them; with 1/D they do not. (Annealed EM, Ueda and Nakano
-    1998, warms all steps.) The last E-step keeps τ = 1, and so two iterations are the same with any."""
+    """τ of every E-step except the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j); the paper
+    has 1. Starting from uniform couplings, an E-step and the following M-step multiply the differences between the
+    parents' means by up to τ times the largest eigenvalue (1 to D) of the correlation matrix of the votes' D elements.
+    With τ = 1, couplings become more peaked by this factor each time, and gradients grow with them; with 1/D they do
+    not. (Annealed EM, Ueda and Nakano 1998, tempers all steps.) The last E-step keeps τ = 1, so τ does not matter with
+    two iterations."""
     start: Literal["uniform", "random"] = "uniform"
-    """Couplings of the first iteration: `uniform` (the paper), or `random`, drawn once. With one iteration they stay:
-    the ablations that ask whether iterations earn their keep."""
+    """Couplings of the first iteration: `uniform` (the paper), or `random`, drawn once from `start_seed`. With one
+    iteration they stay so: ablations that test whether iterations contribute anything."""
     start_seed: int = 0
     """Seed of random couplings."""
 
@@ -83,7 +85,7 @@ class EMSettings:
         not_negative(start_seed=self.start_seed)
 
     def likelihood_weight_at(self, iteration: int) -> float:
-        """Return τ_t of the E-step after iteration t = 0, 1, …; the last one follows iteration `iterations` − 2."""
+        """Return τ_t of the E-step after iteration t = 0, 1, …; the last E-step follows iteration `iterations` − 2."""
         return self.early_likelihood_weight if iteration < self.iterations - 2 else 1.0
 
     def inverse_temperature_at(self, iteration: int) -> float:
@@ -91,10 +93,10 @@ class EMSettings:
         return self.inverse_temperature * (1 - self.inverse_temperature_decay ** (iteration + 1))
 
     def start_couplings(self, children: int, parents: int) -> Float[Tensor, "i j"]:
-        """Return the couplings of i children, or slots of a window, with the j parents there before any M-step.
+        """Return the initial couplings of the children in a window with the parents at its site.
 
-        In float64 on the CPU; rows sum to 1. Where the parents of several windows compete for a child
-        (`competition="all"`), its R_ij in each is this divided by the number of windows that hold it.
+        They are float64, on the CPU, and sum to 1 over the parents. If the parents of several windows compete for a
+        child (`competition="all"`), its R_ij in each window is this value divided by the number of these windows.
         """
         if self.start == "random":
             return random_couplings(children, parents, self.start_seed)
@@ -118,7 +120,8 @@ def em_routing(
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
-        beta_u, beta_a: [j], cost of describing a parent's data, per datum and pose element; its gain from being active.
+        beta_u: [j], cost of describing a parent's data, per datum and pose element.
+        beta_a: [j], gain from the parent's being active.
         iterations, options: the fields of `EMSettings`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
@@ -137,7 +140,7 @@ def em_routing(
 def _route(
     votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, backend: str
 ) -> RoutedLogits:
-    """Route as `em_routing` does, with its options in one value, and return log-odds."""
+    """Route as `em_routing` does, with options from `settings`, and return log-odds."""
     check_votes(votes)
     parents = (votes.shape[2],)
     check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
@@ -161,8 +164,8 @@ def em_procedure(
 ) -> RoutedLogits:
     """Run Procedure 1 for the votes of i children with activations [n i].
 
-    log_normaliser: from logits [n j i] to the logarithm of their exponentials' sum over all parents that compete for
-        child i, broadcastable to [n j i].
+    `log_normaliser` maps logits [n j i] to ln Σ exp(logit) over all parents that compete for child i, broadcastable to
+    [n j i].
     """
     trace = new_trace("em")
     a = activations.unsqueeze(1)  # [n 1 i]
@@ -170,7 +173,7 @@ def em_procedure(
     logits = activations.new_zeros(windows, parents, children)
     uniform = logits - log_normaliser(logits)  # ln 1/|parents of i|
     uniform_share = uniform.exp().sum(2)  # [n j], the data of a parent if every child were active and undecided
-    # R_ij ← 1/|parents of i|, or as a random start departs from it; both count each of the i's windows alike
+    # R_ij ← 1/|parents of i|, or a random start; both divide a child evenly between the windows that hold it
     log_R = uniform + (settings.start_couplings(children, parents).to(uniform).T * parents).log()
     for t in range(settings.iterations):
         # M-step
@@ -180,7 +183,7 @@ def em_procedure(
         variance = variance.clamp(min=settings.variance_floor)
         log_odds = _log_odds(data, uniform_share, variance, beta_u, beta_a, settings, t)
         trace.add(R.transpose(1, 2), mu, log_odds.sigmoid(), distances_to(mu, votes) if is_recording() else None)
-        # E-step; after the last M-step nobody would use it
+        # E-step; after the last M-step its result would not be used
         if t < settings.iterations - 1:
             log_p = -0.5 * (votes.distances(mu, 1 / variance) + _log_2pi_variance(variance))
             log_a = torch.nn.functional.logsigmoid(log_odds)
@@ -214,7 +217,7 @@ def _log_odds(
 
 
 def compete_here(logits: Tensor) -> Tensor:
-    """Normalise logits as a `log_normaliser` where all parents compete for every child."""
+    """Compute the `log_normaliser` for windows whose parents compete for their children among themselves."""
     return logits.logsumexp(1, keepdim=True)
 
 
@@ -256,18 +259,20 @@ class EMRouting(EMSettings, LogisticRouting):
     compares_poses: ClassVar[bool] = True
 
     competition: Literal["all", "types"] = "all"
-    """Who competes for a child of a convolution: every type at every site whose window holds it (the paper), or the
-    types at one site, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
+    """Which parents compete for a child in a convolution. all: every type at every site whose window holds the child
+    (the paper). types: the types at one site, so that the child counts once per window that holds it (Forslöv 2018;
+    many ports)."""
     beta_a_scale: float | None = None
-    """None learns β_a itself, from 0. A number s learns b in β_a = s·b, from −1 (authors' code: 5,000, for costs twice
-    the paper's, so 2,500 here; from −½ and, in the class capsules, −1). Costs are hundreds, and Adam moves a parameter
-    by a learning rate per step: without a scale β_a stays 0, a parent without data is half active, and where votes
-    agree from the start, as over a black background, every parent is fully active and the logistic flat."""
+    """None learns β_a itself, initially 0. A number s learns b in β_a = s·b, initially −1 (authors' code: 5,000, for
+    costs twice the paper's, so 2,500 here; initially −½, in the class capsules −1). Costs are in the hundreds, and Adam
+    moves a parameter by about the learning rate per step. Without a scale, β_a therefore stays near 0: a parent without
+    data is half active, and if votes agree from the start, as over a black background, every parent is fully active,
+    where the logistic function is flat."""
     votes: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the numbers that votes are products of. `bfloat16` rounds poses and weights to it; sums, gradients and
-    everything else are float32. It gives the same numbers on every machine and backend, and is faster where the
-    processor multiplies bfloat16 (AVX512-BF16). `auto` is float32, except in a training in bf16-mixed on such a
-    processor: that takes bfloat16, says so, and keeps it in its recipe."""
+    """Dtype of the factors of votes: `bfloat16` rounds poses and weights to it, while sums, gradients and everything
+    else are float32. It gives the same numbers on every machine and backend, and is faster on processors that multiply
+    bfloat16 (AVX512-BF16). `auto` is float32, except when training in bf16-mixed on such a processor: capsella then
+    takes bfloat16, prints a note, and stores the choice in the recipe."""
     backend: Backend = "auto"
     """The implementation that runs."""
 
@@ -282,14 +287,14 @@ class EMRouting(EMSettings, LogisticRouting):
         """Return β_u and β_a (or b, see `beta_a_scale`), one of each per parent type.
 
         Raises:
-            ArgumentError: standardised costs of fewer than three types have only an order, without a gradient.
+            ArgumentError: `standardise_costs` with fewer than three types, whose standardised costs have no gradient.
         """
         rule = "be off for a layer of fewer than three capsule types or classes (with an inverse_temperature of 0.01)"
         check_argument(not self.standardise_costs or types >= 3, rule, standardise_costs=types)
         return {"beta_u": (types,), "beta_a": (types,)}
 
     def init_parameters(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, Tensor]:
-        """Return zeros; −1 for a β_a with a scale."""
+        """Return zeros, but −1 for b if there is a `beta_a_scale`."""
         first = super().init_parameters(types, pose, children, child_pose)
         return first if self.beta_a_scale is None else {**first, "beta_a": -torch.ones(types)}
 
@@ -299,7 +304,7 @@ class EMRouting(EMSettings, LogisticRouting):
         return parameters["beta_u"], scale * parameters["beta_a"]
 
     def with_uniform_couplings(self) -> LogisticRouting:
-        """See `LogisticRouting`: the start of Procedure 1, fixed."""
+        """See `LogisticRouting`: one iteration of Procedure 1."""
         return replace(self, iterations=1, start="uniform")
 
     def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
@@ -308,7 +313,7 @@ class EMRouting(EMSettings, LogisticRouting):
         return _route(votes, activations, beta_u, beta_a, self, self.backend)
 
     def route_window_logits(self, inputs: RoutingInputs, **parameters: Tensor) -> CapsuleLogits:
-        """See `LogisticRouting`; `competition` says whether windows compete for the children they share."""
+        """See `LogisticRouting`; with `competition="all"`, windows compete for the children they share."""
         betas, everywhere = self._betas(parameters), self.competition == "all"
         for argument, beta in zip(("beta_u", "beta_a"), betas, strict=True):
             check_shape(argument, beta, (inputs.shape.c_out,), "[j]")

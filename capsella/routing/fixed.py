@@ -1,7 +1,7 @@
-"""Couplings that are the same for all images and sites: the ablations that ask whether routing earns its keep.
+"""Couplings that are the same for all images and sites: ablations that test whether routing contributes anything.
 
-Σ_i c (u·W) = Σ_i u·(c W), so a layer multiplies couplings into its weights and makes no votes (Paik et al. 2019; Gu and
-Tresp 2020).
+Paik et al. 2019 and Gu and Tresp 2020 make such comparisons. As Σ_i c (u·W) = Σ_i u·(c W), a layer multiplies couplings
+into its weights and makes no votes.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def _(children, parents, seed):  # type: ignore[no-untyped-def]
 
 
 def _squash_sums(name: str, s: Float[Tensor, "b j d"], couplings: Float[Tensor, "b i j"]) -> Routed:
-    """Squash the sums Σ_i c V, and record them under the name of their routing."""
+    """Squash the sums s = Σ_i c V, and record the result under the routing's name."""
     v = squash(s)
     activations = length(v)
     new_trace(name).add(couplings, v, activations)

@@ -1,4 +1,4 @@
-"""Shared pieces of the routings: checks of arguments, squashes, the state of autograd, and batches in chunks."""
+"""Functions that routings share: argument checks, squashing, queries of autograd's state, and routing in chunks."""
 
 from collections.abc import Callable
 from numbers import Integral
@@ -14,7 +14,7 @@ from capsella.types import Capsules, at_least_float32
 
 # Inside square roots: a zero vector then has a zero value and a zero gradient, instead of NaN.
 EPSILON = 1e-12
-# About how many elements the votes of a chunk of images have, at least those of one: on a CPU few enough for its cache.
+# Approximate number of vote elements per chunk, which has at least one image. On a CPU they fit into its cache.
 CHUNK = {"cpu": 2**20}
 CHUNK_ELSEWHERE = 2**26
 
@@ -34,7 +34,7 @@ def check_iterations(iterations: int) -> None:
 
 
 def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str) -> None:
-    """Check that a tensor has exactly this shape; `axes` names it for the reader, as in "[j d]"."""
+    """Check that a tensor has exactly this shape; `axes` describes it in the error, e.g. "[j d]"."""
     if tuple(tensor.shape) != shape:
         raise ArgumentError(argument, f"have shape {axes} = {shape}", tuple(tensor.shape))
 
@@ -42,7 +42,7 @@ def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str
 def squash(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """Shrink a vector to a length below 1, keeping its direction (Sabour et al. 2017, Eq. 1).
 
-    v = ‖s‖²/(1+‖s‖²) · s/‖s‖, computed at least in float32, as squares overflow.
+    v = ‖s‖²/(1+‖s‖²) · s/‖s‖, computed at least in float32, because squares overflow in float16.
 
     >>> import torch
     >>> squash(torch.tensor([3.0, 4.0])).norm().item()  # 25 / 26
@@ -80,33 +80,35 @@ def length(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
 
 
 def is_traced() -> bool:
-    """Return whether a graph of PyTorch's operators is being made."""
+    """Return whether PyTorch is tracing a graph, for `torch.compile`, `torch.export` or `torch.jit.trace`."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.func` or forward derivatives are at work: PyTorch would take those of a kernel for 0."""
+    """Return whether `torch.func` or forward-mode derivatives are active; a kernel's derivatives would then be 0."""
     # Not by peek_interpreter_stack, which is never None while torch.compile traces.
     return torch.autograd.forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None
 
 
 def asks_second_derivative() -> bool:
-    """Return whether a custom backward pass has to be visible to PyTorch, which will differentiate it again."""
+    """Return whether PyTorch may differentiate the running backward pass, which must then consist of its operators."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def checkpointed_in_chunks(route: Callable[[Capsules], Capsules], children: Capsules, elements: int) -> Capsules:
     """Route some images at a time, so that memory never holds all votes; the backward pass makes them again.
 
-    Outputs have the bits of a single chunk. Gradients of weights are sums over chunks, so they differ by rounding. The
-    batch stays whole in a traced graph, while couplings are recorded, and for `torch.func` and forward derivatives.
+    Outputs are bitwise those of the whole batch. Gradients of weights are sums over chunks, so they differ by rounding.
+    The batch is not split in a traced graph, while couplings are recorded, or under `torch.func` or forward-mode
+    derivatives.
 
     Args:
-        route: makes the votes and routes them, each image by itself; a backward pass draws the same random numbers.
+        route: makes and routes the votes of each image independently; the backward pass calls it again, with the same
+            random numbers.
         children: poses [b h w c p] and activations [b h w c].
-        elements: elements of the votes of one image: windows · children · parents · pose elements.
+        elements: vote elements of one image: windows · children · parents · pose elements.
     """
-    # The number of images is asked for last: a traced graph that compares it would take this number alone.
+    # The batch size is compared last: a traced graph that compares it would accept no other batch size.
     if is_traced() or is_transformed() or is_recording():
         return route(children)
     images = max(1, CHUNK.get(children.poses.device.type, CHUNK_ELSEWHERE) // max(1, elements))

@@ -1,6 +1,7 @@
 """Heinsen routing (Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", arXiv 1911.00792, Algorithm 1).
 
-Couplings live as logarithms, and gradients flow through every iteration. The kernels of csrc/heinsen.h store no votes.
+Couplings are kept as logarithms, and gradients flow through every iteration. The C++ kernels of csrc/heinsen.h store no
+votes.
 """
 
 import math
@@ -27,7 +28,7 @@ SLOWER = "Heinsen routing runs in PyTorch, 10 to 20 times slower"
 
 @dataclass(frozen=True)
 class HeinsenSettings:
-    """Options of the procedure.
+    """Options of Heinsen routing, Algorithm 1.
 
     Raises:
         ArgumentError: a number outside its range.
@@ -36,7 +37,7 @@ class HeinsenSettings:
     iterations: int = 3
     """Routing iterations; 1 leaves every coupling uniform."""
     epsilon: float = 1e-5
-    """ε, added to the data that a parent's mean and variance are divided by, and to the variance (authors' code)."""
+    """ε, added to the variance, and to Σ_i use_ij where a parent's mean and variance divide by it (authors' code)."""
 
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
@@ -54,7 +55,7 @@ def heinsen_routing(
     epsilon: float = 1e-5,
     backend: str = "auto",
 ) -> Routed:
-    """Fit a Gaussian per parent to the votes; a parent is as active as using its children gains, and ignoring costs.
+    """Fit a Gaussian per parent to the votes; activate a parent by what using children gains and ignoring them costs.
 
     E-step: R_ij = softmax over the parents of ln f(a_j) − Σ_d (V_ij − μ_j)²/2σ²_j − Σ_d ln σ_j, uniform at first.
     D-step: use_ij = f_i R_ij, ignore_ij = f_i − use_ij. M-step: the score a_j = Σ_i β_use use_ij − β_ign ignore_ij, and
@@ -63,8 +64,8 @@ def heinsen_routing(
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], f_i in [0, 1].
-        beta_use, beta_ignore: [i j], what a child's use gains a parent, and what its being ignored costs; [1 j] for all
-            children alike.
+        beta_use, beta_ignore: [i j], what a parent gains by using a child, and what it pays for ignoring it; [1 j] is
+            shared by all children.
         bias: [i j d], or [1 j d] for all children, added to the votes (B of the paper); None is zero.
         iterations, epsilon: the fields of `HeinsenSettings`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
@@ -92,7 +93,7 @@ def _route(
     settings: HeinsenSettings,
     backend: str,
 ) -> RoutedLogits:
-    """Route as `heinsen_routing` does, with its options in one value, and return scores, which are the log-odds."""
+    """Route as `heinsen_routing` does, with options from `settings`, and return scores, which are the log-odds."""
     check_votes(votes)
     _, i, j, d = votes.shape
     check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
@@ -121,12 +122,12 @@ def _procedure(
         use = f * R  # D-step
         score = (beta_use.T * use).sum(2) - (beta_ignore.T * (f - use)).sum(2)  # M-step
         mean, variance = votes.moments(shares_of(log_R, f))
-        # The data count as ε more than they are, which pulls the mean to zero.
+        # ε is added to the data, which pulls the mean towards zero.
         data = use.sum(2, keepdim=True)  # [n j 1]
         weight = data / (data + settings.epsilon)
         mu, variance = weight * mean, weight * (variance + ((1 - weight) * mean).square()) + settings.epsilon
         trace.add(R.transpose(1, 2), mu, score.sigmoid(), distances_to(mu, votes) if is_recording() else None)
-        if t < settings.iterations - 1:  # E-step; after the last M-step nobody would use it
+        if t < settings.iterations - 1:  # E-step; after the last M-step its result would not be used
             log_p = -0.5 * (votes.distances(mu, 1 / variance) + variance.log().sum(2, keepdim=True))
             log_R = (torch.nn.functional.logsigmoid(score).unsqueeze(2) + log_p).log_softmax(1)
     return RoutedLogits(mu, score, R.transpose(1, 2))
@@ -145,14 +146,14 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
     compares_poses: ClassVar[bool] = True
 
     shared: bool = False
-    """One β_use, β_ign and B of each parent type for all children of the window, whatever their number."""
+    """Share β_use, β_ign and B of a parent type among all children of the window, however many there are."""
     bias: bool = True
-    """Learn B, which is added to the votes, from zero."""
+    """Learn B, initially zero, which is added to the votes."""
     backend: Backend = "auto"
     """The implementation that runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """Return β_use and β_ign [i j], and B [i j d] where asked for; i = 1 if they are shared."""
+        """Return the shapes of β_use and β_ign [i j], and of B [i j d] with `bias`; i = 1 with `shared`."""
         rows = 1 if self.shared else children
         betas: dict[str, tuple[int, ...]] = {"beta_use": (rows, types), "beta_ignore": (rows, types)}
         return {**betas, "bias": (rows, types, pose)} if self.bias else betas
@@ -162,7 +163,7 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
         return replace(self, iterations=1)
 
     def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
-        """See `LogisticRouting`; log-odds are scores."""
+        """See `LogisticRouting`; the log-odds are the scores."""
         betas = parameters["beta_use"], parameters["beta_ignore"]
         return _route(votes, activations, *betas, parameters.get("bias"), self, self.backend)
 
@@ -187,7 +188,7 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
 
 
 def _check_parameters(beta_use: Tensor, beta_ignore: Tensor, bias: Tensor | None, sizes: tuple[int, int, int]) -> None:
-    """Check shapes for i children and j parents of d pose elements; one row serves all children."""
+    """Check shapes for `sizes` (i children, j parents, d pose elements); a single row is shared by all children."""
     i, j, d = sizes
     check_shape("beta_use", beta_use, (1 if len(beta_use) == 1 else i, j), "[i j]")
     check_shape("beta_ignore", beta_ignore, (1 if len(beta_ignore) == 1 else i, j), "[i j]")

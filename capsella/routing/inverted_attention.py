@@ -27,19 +27,19 @@ def attend(
     *,
     backend: str = "auto",
 ) -> Routed:
-    """Make one round: parents whose poses are like a child's votes get its attention, and new poses from it.
+    """Run one round: each child attends to the parents whose poses agree with its votes; parents get new poses.
 
     R_ij = softmax over the parents of V_ij·p_j/√d; p_j = scale · normalised(Σ_i R_ij V_ij) + shift, normalised to zero
     mean and unit variance over its d elements (layer normalisation).
 
     Args:
         votes: [b i j d], child i's prediction V of parent j's pose.
-        poses: [b j d], the parents' before this round; None in the first round, whose couplings are uniform.
-        scale, shift: [d] of the layer normalisation, the same for all parents. Poses of one element are not normalised.
+        poses: [b j d], the parents' poses before this round; None in the first round, whose couplings are uniform.
+        scale, shift: [d], of the layer normalisation, shared by all parents. Poses of one element are not normalised.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        Poses p [b j d], activations [b j], all 1, for this routing has none, couplings R [b i j].
+        Poses p [b j d], activations [b j], all 1 because this routing has none, and couplings R [b i j].
 
     Raises:
         ArgumentError: shapes that do not fit together, an unknown backend.
@@ -62,7 +62,7 @@ def inverted_attention_routing(
     *,
     backend: str = "auto",
 ) -> Routed:
-    """Call `attend` several times, first with uniform couplings: the parents of one layer, routed by themselves.
+    """Route one layer by several rounds of `attend`, the first with uniform couplings.
 
     Args:
         votes, scale, shift, backend: as for `attend`.
@@ -100,7 +100,7 @@ def _check_norm(d: int, scale: Tensor, shift: Tensor) -> None:
 
 
 def _rounds(attend_from: Callable[[Tensor | None], Routed], iterations: int) -> Routed:
-    """Make one round after another, each from the poses of the one before; the first from none."""
+    """Run rounds one after the other, each from the poses of the previous round; the first gets None."""
     trace = new_trace("inverted_attention")
     poses = None
     for _ in range(iterations):
@@ -144,7 +144,7 @@ class InvertedAttentionRouting(ProductRouting):
         return _rounds(lambda poses: _attend(votes, poses, **parameters), self.iterations)
 
     def round(self, inputs: RoutingInputs, poses: Tensor | None, scale: Tensor, shift: Tensor) -> Routed:
-        """Call `attend` once in every window of a layer, from the parents' poses [n j d], or from none."""
+        """Run one round of `attend` in every window, from the parents' poses [n j d], or None in the first round."""
         backend = self.backend_for(inputs)
         if backend != "native":
             return attend(capsule_votes(inputs)[0], poses, scale, shift, backend=backend)

@@ -1,6 +1,6 @@
 """The C++ kernels of csrc as operators of PyTorch: plain float32 arrays and the sizes of a capsule convolution.
 
-Where the kernels are not built nothing is registered, and no layer calls them.
+If the kernels are not built, nothing is registered, and no layer calls them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +21,20 @@ Call = dict[str, Any]  # the arguments of an operator by name
 class Kernel:
     """The C++ kernels NAME_forward and NAME_backward as one operator with gradients, `capsella::NAME_capsule_conv`.
 
-    The operator takes tensors, the numbers of a `RoutingShape` as `sizes`, and options, one by one. It returns the
-    parents' poses, their activations or log-odds, and the tensors that the backward pass starts from.
+    The operator takes tensors, a `RoutingShape` as `sizes`, and each option as an argument of its own. It returns the
+    parents' poses, their activations or log-odds, and the tensors that are kept for the backward pass.
 
-    A subclass says what its kernels take and fill; names are those of csrc/kernels.h and csrc/module.cpp.
+    Subclasses declare what their kernels read and fill, by the names in csrc/kernels.h and csrc/module.cpp.
     """
 
-    family: ClassVar[str]  # its classes begin with this, as in MixtureInputs and MixtureGradients
-    tensors: ClassVar[Mapping[str, str]]  # schema types of the tensors, "Tensor?" for those that may be missing
-    differentiable: ClassVar[Sequence[str]]  # the tensors that have gradients
-    second: ClassVar[str]  # the kernels' name for the second result
-    kept: ClassVar[Sequence[str]]  # names of further results, from which the backward pass starts
+    family: ClassVar[str]  # prefix of the C++ classes, e.g. of MixtureInputs and MixtureGradients
+    tensors: ClassVar[Mapping[str, str]]  # schema types of the tensors, "Tensor?" for optional ones
+    differentiable: ClassVar[Sequence[str]]  # the tensors that get gradients
+    second: ClassVar[str]  # the kernels' name of the second result, "activations" or "log_odds"
+    kept: ClassVar[Sequence[str]]  # names of the further results, which are kept for the backward pass
 
     def __init__(self, name: str, options_class: str, **options: str) -> None:
-        """Register the operator; `options` has the schema type of each option, a field of `options_class`."""
+        """Register the operator; `options` maps each field of the C++ class `options_class` to its schema type."""
         self.name, self.options_class = name, options_class
         types = {**self.tensors, "sizes": "SymInt[]", **options}
         self.arguments = list(types)
@@ -54,12 +54,12 @@ class Kernel:
         refuse_second_derivatives(f"{operator}_backward", f"{name} routing")
 
     def __call__(self, call: Call) -> tuple[Tensor, Tensor]:
-        """Return the parents' poses and the second result."""
+        """Return the parents' poses, and their activations or log-odds."""
         poses, second, *_ = self.operator(*(call[argument] for argument in self.arguments))
         return poses, second
 
     def empty_results(self, call: Call) -> dict[str, Tensor]:
-        """Return the tensors that the forward kernel fills: poses, the second result and those that are kept."""
+        """Return the tensors that the forward kernel fills: poses, the second result, and those kept for backward."""
         raise NotImplementedError
 
     def pack(self, kept: Call) -> Call:
@@ -82,8 +82,8 @@ class Kernel:
     def _backward(self, grad_poses: Tensor, grad_second: Tensor, given: list[Tensor], *values: Any) -> list[Tensor]:
         call = self._call(values)
         gradients = self._empty_gradients(call)
-        kept = arrays(**dict(zip(self.kept, map(_aligned, given), strict=True)))
-        slopes = arrays(**{"grad_poses": grad_poses, f"grad_{self.second}": grad_second})
+        kept = detached_arrays(**dict(zip(self.kept, map(_aligned, given), strict=True)))
+        slopes = detached_arrays(**{"grad_poses": grad_poses, f"grad_{self.second}": grad_second})
         packed = getattr(kernels, f"{self.family}Gradients")(**gradients)
         self._run("backward", call, **self.pack(kept), **slopes, gradients=packed)
         return list(gradients.values())
@@ -104,7 +104,7 @@ class Kernel:
         getattr(kernels, f"{self.name}_{direction}")(
             kernel_shape(call["sizes"]),
             getattr(kernels, self.options_class)(**options),
-            getattr(kernels, f"{self.family}Inputs")(**arrays(**tensors)),
+            getattr(kernels, f"{self.family}Inputs")(**detached_arrays(**tensors)),
             **others,
             threads=torch.get_num_threads(),
         )
@@ -114,7 +114,7 @@ class Kernel:
         ctx.numbers = inputs[len(self.tensors) :]
 
     def _differentiate(self, ctx: Any, grad_poses: Tensor, grad_second: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # once: gradient checkpointing unpacks them no second time
+        saved = ctx.saved_tensors  # read once: gradient checkpointing does not unpack them a second time
         values = (*saved[: len(self.tensors)], *ctx.numbers)
         gradients = self.backward_operator(grad_poses, grad_second, list(saved[len(self.tensors) :]), *values)
         named = dict(zip(self._asking(self._call(values)), gradients, strict=True))
@@ -145,11 +145,12 @@ class MixtureKernel(Kernel):
         """Route every window of the grid, in float32.
 
         Args:
-            inputs: of the layer.
-            parameters: [k c_out], what is learned beside the weight, as the routing's formulas in csrc name its rows.
-            bias: of the votes, [i c_out d].
+            inputs: the inputs of the layer.
+            parameters: [k c_out], the learned parameters besides the weight, one per row; the routing's formulas in
+                csrc name the rows.
+            bias: [i c_out d], added to the votes.
             start: couplings of the first iteration [i c_out]; None for uniform ones.
-            options: of the kernel.
+            options: the options of the kernel.
         """
         dtype = inputs.poses.dtype
         call = {
@@ -190,9 +191,9 @@ class MixtureKernel(Kernel):
 
 
 def define_operator(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Define the operator `capsella::NAME` on the CPU; `fake` makes its results for shapes alone.
+    """Define the operator `capsella::NAME` on the CPU; `fake` returns results of the right shapes without values.
 
-    Not by `torch.library.custom_op`, whose first call imports PyTorch's compiler, for more than a second.
+    The first call of `torch.library.custom_op` would import PyTorch's compiler, which takes more than a second.
     """
     torch.library.define(f"capsella::{name}", schema, tags=torch.Tag.pt2_compliant_tag)
     torch.library.impl(f"capsella::{name}", "cpu", run)
@@ -201,7 +202,7 @@ def define_operator(name: str, schema: str, run: Callable[..., Any], fake: Calla
 
 
 def refuse_second_derivatives(operator: str, owner: str) -> None:
-    """Let the operator of a backward pass raise an error, where PyTorch would take its derivatives for zero."""
+    """Make differentiating the operator of a backward pass an error; PyTorch would take its derivatives for zero."""
 
     def refuse(ctx: Any, *_: Any) -> None:
         raise NotImplementedError(f"the native kernels of {owner} have no second derivatives; backend='eager' has them")
@@ -210,7 +211,7 @@ def refuse_second_derivatives(operator: str, owner: str) -> None:
 
 
 def check_float32(tensors: Mapping[str, Tensor | None]) -> None:
-    """Check that tensors are float32: a kernel would read a copy, or fill a copy of a gradient that nobody sees.
+    """Check that tensors are float32; kernels would convert others, and fill a copy of a gradient that is then lost.
 
     Raises:
         ArgumentError: a tensor has another type.
@@ -222,26 +223,26 @@ def check_float32(tensors: Mapping[str, Tensor | None]) -> None:
 
 
 def kernel_shape(sizes: Sequence[int]) -> Any:
-    """Return the `Conv` of csrc/kernels.h for a `RoutingShape` as an operator takes it.
+    """Return the `Conv` of csrc/kernels.h for the numbers of a `RoutingShape`.
 
     Raises:
-        ArgumentError: sizes that no layer has, with which a kernel would read beyond its arrays.
+        ArgumentError: sizes that no layer can have, with which a kernel would read beyond its arrays.
     """
     shape = RoutingShape._make(sizes)
     last_rows = (shape.rows - 1) * shape.stride_height + shape.kernel_height
     last_columns = (shape.columns - 1) * shape.stride_width + shape.kernel_width
     is_inside = 0 < last_rows <= shape.height and 0 < last_columns <= shape.width
     fits = shape.r * max(shape.q, shape.e) <= MOST_POSE_ELEMENTS and min(shape.batch + 1, *shape[1:-1]) > 0
-    rule = f"be of windows inside the grid, and poses of 1 to {MOST_POSE_ELEMENTS} elements"
+    rule = f"have windows inside the grid, and poses of 1 to {MOST_POSE_ELEMENTS} elements"
     check_argument(is_inside and fits, rule, sizes=shape)
     return kernels.Conv(**{**shape._asdict(), "tied": bool(shape.tied)})
 
 
-def arrays(**tensors: Tensor | None) -> dict[str, Any]:
-    """Return contiguous tensors outside of autograd, which does not hand over an array of a tensor that it follows."""
+def detached_arrays(**tensors: Tensor | None) -> dict[str, Any]:
+    """Return the tensors detached and contiguous, because kernels take no arrays that require gradients."""
     return {name: None if tensor is None else tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor at a boundary of cache lines, where hooks on saved tensors may not bring it."""
+    """Return the tensor aligned to cache lines; hooks on saved tensors may return it unaligned."""
     return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()

@@ -22,11 +22,11 @@ class RoutingTrace:
 
     Attributes:
         name: the routing method, as registered ("dynamic", "uniform", …).
-        couplings: per iteration [b i j]; a convolutional layer has b = images · positions, in that order.
+        couplings: per iteration [b i j]; in a convolutional layer, b runs over images and, within them, positions.
         poses: per iteration, the parents' poses [b j d].
-        activations: per iteration, the parents' activations [b j]; the last ones normalised if the layer does so.
-        distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; kept by routings
-            that fit Gaussians alone (EM, variational and Heinsen routing).
+        activations: per iteration, the parents' activations [b j]; the last ones are normalised if the layer does so.
+        distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; only for routings
+            that fit Gaussians (EM, variational and Heinsen routing).
     """
 
     name: str
@@ -36,7 +36,7 @@ class RoutingTrace:
     distances: list[Tensor] = field(default_factory=list)
 
     def add(self, couplings: Tensor, poses: Tensor, activations: Tensor, distances: Tensor | None = None) -> None:
-        """Keep one iteration, detached from the graph."""
+        """Append one iteration, detached from the graph."""
         self.couplings.append(couplings.detach())
         self.poses.append(poses.detach())
         self.activations.append(activations.detach())
@@ -68,7 +68,7 @@ def record() -> Iterator[list[RoutingTrace]]:
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Keep no traces meanwhile, e.g. where a backward pass repeats a forward pass that was not recorded."""
+    """Suspend recording, e.g. while a backward pass repeats a forward pass that was not recorded."""
     token = _active.set(None)
     try:
         yield
@@ -77,17 +77,17 @@ def unrecorded() -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Return whether `record()` is open; never in a compiled model."""
+    """Return whether `record()` is open; always False in a compiled model."""
     return _open_traces() is not None
 
 
 def trace_count() -> int:
-    """Return the number of traces of the `record()` that is open; 0 where none is."""
+    """Return the number of traces that the open `record()` has collected; 0 if none is open."""
     return len(_open_traces() or ())
 
 
 def new_trace(name: str) -> RoutingTrace:
-    """Return a trace for a routing that starts now; it is kept only inside `record()`."""
+    """Return an empty trace for a routing; the open `record()`, if any, collects it."""
     trace = RoutingTrace(name)
     traces = _open_traces()
     if traces is not None:
@@ -96,12 +96,12 @@ def new_trace(name: str) -> RoutingTrace:
 
 
 def record_routed(name: str, before: int, couplings: Tensor, poses: Tensor, activations: Tensor) -> None:
-    """Record the result of a routing as one iteration, unless the routing has added to the `before` traces itself."""
+    """Record a routing's result as one iteration, unless the routing has added a trace since there were `before`."""
     if trace_count() == before:
         new_trace(name).add(couplings, poses, activations)
 
 
 def record_normalised(activations: Tensor) -> None:
-    """Replace the last activations of the latest trace by those that its layer has normalised [b h w j]."""
+    """Replace the last activations of the latest trace by the layer's normalised ones [b h w j]."""
     if traces := _open_traces():
         traces[-1].activations[-1] = activations.detach().flatten(0, 2)

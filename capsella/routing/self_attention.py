@@ -25,12 +25,12 @@ def self_attention_routing(
 
     Args:
         votes: [b i j d], child i's prediction û of parent j's pose.
-        prior: [i j], b, what each coupling starts from; the same for every image. None is zero.
+        prior: [i j], b, added to each coupling; the same for every image. None is zero.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        Poses v [b j d], activations ‖v‖ [b j], couplings c [b i j], without the prior: they sum to 1 over j, while
-        c + b may be anything.
+        Poses v [b j d], activations ‖v‖ [b j], couplings c [b i j]. The couplings are without the prior: c sums to 1
+        over j, c + b need not.
 
     Raises:
         ArgumentError: votes without the four axes, a prior of another shape, an unknown backend.
@@ -67,16 +67,16 @@ class SelfAttentionRouting(ProductRouting):
     name: ClassVar[str] = "self_attention"
 
     prior: bool = True
-    """Learn the prior b, one number per child and parent, zero at the start; the windows of a convolution share it."""
+    """Learn the prior b, one number per child and parent, initially zero; the windows of a convolution share it."""
     backend: Backend = "auto"
     """The implementation that runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """Return a prior [i j] where asked for."""
+        """Return the shape [i j] of the prior, if there is one."""
         return {"prior": (children, types)} if self.prior else {}
 
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """Route by `self_attention_routing`; the children's activations are not used, as they are lengths of poses."""
+        """Route by `self_attention_routing`; the children's activations, lengths of their poses, are not used."""
         return self_attention_routing(votes, parameters.get("prior"), backend=self.backend)
 
     def route_votes(self, votes: DenseVotes | FusedVotes, inputs: RoutingInputs, **parameters: Tensor) -> Routed:

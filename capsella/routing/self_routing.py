@@ -31,13 +31,13 @@ def self_routing(
     Args:
         votes: [b i j d], child i's prediction V of parent j's pose.
         activations: [b i], the children's, in [0, 1].
-        logits: [b i j], each child's preference for each parent; in a layer, w_ij·u_i + b_ij of the child's pose u_i.
+        logits: [b i j], each child's preference for each parent; in a layer, w_ij·u_i + b_ij for the child's pose u_i.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        Poses [b j d], activations [b j], which sum to 1 over j, couplings R [b i j]. A sum that a_j or pose_j is
-        divided by counts as at least 1e-6. So activations fall to zero where no child is active, and a pose where a
-        parent receives next to nothing, with finite slopes.
+        Poses [b j d], activations [b j], which sum to 1 over j, couplings R [b i j]. The denominators of a_j and pose_j
+        are at least 1e-6. So activations go to zero if no child is active, poses if a parent receives next to nothing,
+        and gradients stay finite.
 
     Raises:
         ArgumentError: votes without the four axes, activations or logits of another shape, an unknown backend.
@@ -77,23 +77,23 @@ class SelfRouting(ProductRouting):
     """The implementation that runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """Return W [i j p] and b [i j] of every child in a window; they tell positions of a tied layer apart."""
+        """Return the shapes of W [i j p] and b [i j]; both differ between the positions even of a tied layer."""
         return {"weight": (children, types, child_pose), "bias": (children, types)}
 
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """Route children whose poses are zero by `self_routing`: votes alone do not tell them, and b alone decides."""
+        """Route by `self_routing` with logits b alone, as if poses were zero: votes do not determine the poses."""
         check_votes(votes)
         bias = parameters["bias"]
         check_shape("bias", bias, tuple(votes.shape[1:3]), "[i j]")
         return self_routing(votes, activations, bias.expand(votes.shape[:3]), backend=self.backend)
 
     def route_inputs(self, inputs: RoutingInputs, **parameters: Tensor) -> Routed:
-        """See `Routing`; by the children's poses."""
+        """See `Routing`; logits are computed from the children's poses."""
         votes, activations = capsule_votes(inputs)
         return self_routing(votes, activations, self._logits(inputs, **parameters), backend=self.backend)
 
     def route_votes(self, votes: DenseVotes | FusedVotes, inputs: RoutingInputs, **parameters: Tensor) -> Routed:
-        """See `ProductRouting`; by the children's poses."""
+        """See `ProductRouting`; logits are computed from the children's poses."""
         activations = by_window(inputs, inputs.activations)
         return _route_by_children(votes, activations, self._logits(inputs, **parameters))
 

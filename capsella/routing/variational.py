@@ -1,7 +1,7 @@
 """Variational Bayes routing (Ribeiro, Leontidis, Kollias 2020, "Capsule Routing via Variational Bayes", 1905.11455).
 
-Couplings live as logarithms, no mean is taken by dividing two sums that may both vanish (see `shares_of`), and the
-priors keep variances above zero. Gradients flow through every iteration. The kernels of csrc/variational.h store no
+Couplings are kept as logarithms, no mean is taken by dividing two sums that may both vanish (see `shares_of`), and the
+priors keep variances above zero. Gradients flow through every iteration. The C++ kernels of csrc/variational.h store no
 votes.
 """
 
@@ -25,12 +25,12 @@ from capsella.routing.votes import DenseVotes, distances_to, shares_of
 from capsella.types import CapsuleLogits
 
 SLOWER = "Variational Bayes routing runs in PyTorch, 10 to 20 times slower"
-SHIFT = 6  # of the argument of ψ: its series then has an error of 1e-11
+SHIFT = 6  # added to the argument of ψ, whose series then has an error of 1e-11
 
 
 @dataclass(frozen=True)
 class VariationalSettings:
-    """Options of the procedure: its iterations, and the priors of the parents.
+    """Options of variational Bayes routing: iterations, and the priors of the parents.
 
     Raises:
         ArgumentError: a number outside its range.
@@ -39,16 +39,16 @@ class VariationalSettings:
     iterations: int = 3
     """Routing iterations; 1 leaves every coupling uniform."""
     proportions: bool = True
-    """R_ij = π_j p_ij / Σ_j π_j p_ij, the update of the paper, whose couplings sum to 1. False: p_ij / Σ_j π_j p_ij, as
-    in the authors' code, whose couplings sum to about the number of parents from the second iteration on."""
+    """True: R_ij = π_j p_ij / Σ_j π_j p_ij, as in the paper; couplings sum to 1. False: R_ij = p_ij / Σ_j π_j p_ij, as
+    in the authors' code; from the second iteration on, couplings sum to about the number of parents."""
     concentration: float = 1.0
-    """α₀ of the Dirichlet prior of the parents' proportions π; 1: none is likelier than another."""
+    """α₀ of the Dirichlet prior of the parents' proportions π; with 1, all proportions are equally likely."""
     mean_weight: float = 1.0
-    """κ₀: the prior of a parent's mean, which is at zero, counts as that many votes."""
+    """κ₀: the number of votes that the prior of a parent's mean counts as; it is centred at zero."""
     precision: float = 1.0
     """Ψ₀ of the Wishart prior of a parent's precision, for each pose element."""
     degrees: float = 2.0
-    """ν₀ − (D − 1), with the degrees of freedom ν₀ of that prior and D pose elements; ν₀ = D + 1 in the paper."""
+    """ν₀ − (D − 1), for the Wishart prior's degrees of freedom ν₀ and D pose elements; ν₀ = D + 1 in the paper."""
 
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
@@ -72,16 +72,16 @@ def variational_routing(
     E ln π_j = ψ(α_j) − ψ(Σ_j α_j); E ln|Λ_j| = Σ_{d<D} ψ((ν_j − d)/2) + D ln 2 + ln|Ψ_j|;
     ln p_ij = ½ E ln|Λ_j| − ½ D ln 2π − ½ (D/κ_j + ν_j Σ_h Ψ_jh (V − m_j)²_h); R_ij = π_j p_ij / Σ_j π_j p_ij.
     a_j = logistic(β_j − π_j H_j), with π_j = exp(E ln π_j) and H_j = ½ D ln 2πe − ½ E ln|Λ_j|, the entropy; weighed
-    by π_j, not R_j, and diagonal, as in the authors' code. Batch normalisation is the layer's, by `norm="batch"`.
+    by π_j, not R_j, and diagonal, as in the authors' code. Batch normalisation is an option of layers, `norm="batch"`.
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
-        bias: [j], β = β_a − β_u of the paper, whose difference alone counts; None is zero.
+        bias: [j], β = β_a − β_u; the paper's β_a and β_u matter only by their difference. None is zero.
         iterations, options: the fields of `VariationalSettings`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        Poses m [b j d], activations [b j], couplings R [b i j] behind the last poses, without a_i; float32 at least.
+        Poses m [b j d], activations [b j], couplings R [b i j] that gave these poses, without a_i; float32 at least.
 
     Raises:
         ArgumentError: shapes that disagree, a number out of its range, an unknown backend.
@@ -95,7 +95,7 @@ def variational_routing(
 def _route(
     votes: Tensor, activations: Tensor, bias: Tensor | None, settings: VariationalSettings, backend: str
 ) -> RoutedLogits:
-    """Route as `variational_routing` does, with its options in one value, and return log-odds."""
+    """Route as `variational_routing` does, with options from `settings`, and return log-odds."""
     check_votes(votes)
     parents = votes.shape[2]
     bias = votes.new_zeros(parents) if bias is None else bias
@@ -131,16 +131,16 @@ def _procedure(votes: DenseVotes, activations: Tensor, bias: Tensor, settings: V
         log_odds = bias - q.log_pi.exp() * _entropy(q)
         distances = distances_to(q.m, votes) if is_recording() else None
         trace.add(R.transpose(1, 2), q.m, log_odds.sigmoid(), distances)
-        if t < settings.iterations - 1:  # after the last posterior nobody would use them
+        if t < settings.iterations - 1:  # after the last posterior, new couplings would not be used
             log_pi = q.log_pi.unsqueeze(2)
-            # ln π is taken from the normalised couplings: far votes' ln p, of millions, would swallow it
+            # ln π is subtracted after normalising: ln p of far votes, in the millions, would swallow it
             log_R = (log_pi + _log_density(votes, q)).log_softmax(1)
             log_R = log_R if settings.proportions else log_R - log_pi
     return RoutedLogits(q.m, log_odds, R.transpose(1, 2))
 
 
 def _posterior(votes: DenseVotes, shares: Tensor, data: Tensor, settings: VariationalSettings) -> Posterior:
-    """Return the posterior, by each child's share of the parents' data [n j i] and by all their data R_j [n j]."""
+    """Return the posterior for each child's share of the parents' data [n j i] and the total data R_j [n j]."""
     mu, variance = votes.moments(shares)
     D = mu.shape[2]
     kappa, nu = settings.mean_weight + data, D - 1 + settings.degrees + data
@@ -210,13 +210,13 @@ class VariationalRouting(VariationalSettings, LogisticRouting):
     compares_poses: ClassVar[bool] = True
 
     bias: bool = True
-    """Learn β, one number per parent type, from zero. Batch normalisation takes any such number away again: a layer
-    with it needs none."""
+    """Learn β, one number per parent type, initially zero. Batch normalisation cancels β, so a layer with
+    `norm="batch"` needs none."""
     backend: Backend = "auto"
     """The implementation that runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """Return a bias [j] where asked for."""
+        """Return the shape [j] of the bias, if there is one."""
         return {"bias": (types,)} if self.bias else {}
 
     def with_uniform_couplings(self) -> LogisticRouting:

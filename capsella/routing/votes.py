@@ -1,7 +1,7 @@
-"""Votes as routings ask for them: sums, agreements, and the moments and distances of a Gaussian per parent.
+"""What routings compute from votes: sums, agreements, and the moments and distances of a Gaussian per parent.
 
-`DenseVotes` stand in memory. `FusedVotes` are made anew for each sum by the C++ kernels, and Triton has votes of its
-own (triton/). Children i come last in couplings [n j i], so that sums over them read memory in order.
+`DenseVotes` are stored. `FusedVotes` are recomputed for each sum by the C++ kernels, and `TritonVotes` (triton/) by
+Triton's. Children i come last in couplings [n j i], so that sums over them read memory in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,13 @@ from torch import Tensor
 from capsella._native import kernels
 from capsella.routing.convolution import RoutingInputs, RoutingShape
 from capsella.routing.functional import asks_second_derivative, check_shape, is_transformed
-from capsella.routing.native import arrays, check_float32, define_operator, kernel_shape, refuse_second_derivatives
+from capsella.routing.native import (
+    check_float32,
+    define_operator,
+    detached_arrays,
+    kernel_shape,
+    refuse_second_derivatives,
+)
 
 # Vote elements handled at a time on a CPU: 512 KiB in float32, within one core's L2 cache.
 BLOCK = 1 << 17
@@ -26,7 +32,7 @@ FACTORS = "Tensor poses, Tensor weight, Tensor? vote_offset"  # of votes, in the
 
 @runtime_checkable
 class Votes(Protocol):
-    """The votes V_ij of children i for parents j in windows n, of which a routing sees sums alone."""
+    """The votes V_ij of children i for parents j in windows n, of which a routing sees only sums."""
 
     def sums(self, weights: Tensor) -> Tensor:
         """Return Σ_i w_ij V_ij [n j d] for weights [n j i]."""
@@ -58,7 +64,7 @@ class DenseVotes:
         return self.votes.transpose(1, 2)
 
     def ones(self) -> Tensor:
-        """Return the same weight for all votes [n j i]."""
+        """Return a weight of 1 for every vote [n j i]."""
         return self.votes.new_ones(self.votes.shape[:3]).transpose(1, 2)
 
     def sums(self, weights: Tensor) -> Tensor:
@@ -70,7 +76,7 @@ class DenseVotes:
         return (self.by_parent @ poses.unsqueeze(3)).squeeze(3)
 
     def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """See `GaussianVotes`. σ² is no difference Σ s V² − μ², which loses all digits for tight clusters far away."""
+        """See `GaussianVotes`; Σ s V² − μ² would lose all digits of σ² for tight clusters far from zero."""
         V = self.by_parent
         if is_transformed():
             centre = shares.unsqueeze(2) @ V  # [n j 1 d]
@@ -89,8 +95,8 @@ class DenseVotes:
 def shares_of(log_R: Tensor, a: Tensor) -> Tensor:
     """Return each child's share R a / Σ_i R a of a parent's data [n j i], for ln R [n j i] and activations a [n 1 i].
 
-    As a softmax over the children it is exact also where the sum underflows. The gradient of an activation of 0 is that
-    of the share, unless no child is active.
+    It is a softmax over the children, so it is exact even if the sum underflows. An activation of 0 gets the gradient
+    of its share, unless no child is active.
     """
     off = (a < LEAST_ACTIVATION).all(2, keepdim=True)
     least = (LEAST_ACTIVATION - a).clamp(min=0).detach()
@@ -166,7 +172,7 @@ class _Distances(torch.autograd.Function):
 
 
 def _blocks(V: Tensor) -> list[slice]:
-    """Return windows at a time: a cache's worth on a CPU; all on other devices and for the compiler, which fuses."""
+    """Return slices of windows: a cache's worth on a CPU; all on other devices and for the compiler, which fuses."""
     if V.device.type != "cpu" or torch.compiler.is_compiling():
         return [slice(None)]
     step = max(1, BLOCK // max(1, V[:1].numel()))
@@ -175,7 +181,7 @@ def _blocks(V: Tensor) -> list[slice]:
 
 @dataclass(frozen=True, eq=False)
 class FusedVotes:
-    """Votes of a layer that the C++ kernels of csrc/votes.cpp make anew for each sum, in float32.
+    """The votes of a layer, which the C++ kernels of csrc/votes.cpp recompute for each sum, in float32.
 
     No gradient reaches the vote offset, and there are no second derivatives.
     """
@@ -183,7 +189,7 @@ class FusedVotes:
     inputs: RoutingInputs
 
     def ones(self) -> Tensor:
-        """Return the same weight for all votes [n j i]."""
+        """Return a weight of 1 for every vote [n j i]."""
         shape = self.inputs.shape
         return self.inputs.poses.new_ones(shape.n, shape.i, shape.c_out).transpose(1, 2)
 
@@ -217,7 +223,7 @@ class FusedVotes:
 
 
 def _register(kind: str, argument: str, schema: str, result: Callable[[RoutingShape], tuple[int, ...]]) -> None:
-    """Register `capsella::capsule_conv_KIND`, a product of votes and of weights, or of parents' poses."""
+    """Register `capsella::capsule_conv_KIND`, a product of votes with weights or with parents' poses."""
 
     def fake(poses: Tensor, weight: Tensor, offset: Tensor | None, other: Tensor, sizes: Sequence[int]) -> Tensor:
         return poses.new_empty(result(RoutingShape._make(sizes)))
@@ -248,8 +254,8 @@ def _gradients(
 def _run(kernel: str, sizes: Sequence[int], factors: tuple[Tensor, Tensor, Tensor | None], **others: Tensor) -> None:
     tensors = dict(zip(("poses", "weight", "vote_offset"), factors, strict=True))
     check_float32(tensors)
-    votes = kernels.VoteInputs(**arrays(**tensors))
-    getattr(kernels, kernel)(kernel_shape(sizes), votes, **arrays(**others), threads=torch.get_num_threads())
+    votes = kernels.VoteInputs(**detached_arrays(**tensors))
+    getattr(kernels, kernel)(kernel_shape(sizes), votes, **detached_arrays(**others), threads=torch.get_num_threads())
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -258,7 +264,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate_sums(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    # Σ_ij w_ij V_ij·g_j is linear in w; its derivatives by poses and weight are those that both sums share.
+    # The gradient is that of Σ_ij w_ij V_ij·g_j. Sums and agreements share its derivatives by poses and weight.
     *factors, weights = ctx.saved_tensors
     operators = torch.ops.capsella
     agreements = operators.capsule_conv_agreements.default

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 LAYER_NORM_EPSILON = 1e-5  # added to the variance of a pose's elements, as in PyTorch's and the authors' normalisation
-LEAST_SUM = 1e-6  # the least that activations count in sum: children none of whom is active would make 0/0
+LEAST_SUM = 1e-6  # smaller sums of activations count as this: without any active child, they would make 0/0
 VARIANCE_EPSILON = 1e-12  # added to the variance of a cluster: equal votes have a finite logarithm and slope
 Results = tuple[Tensor, Tensor, Tensor]
 
@@ -43,7 +43,7 @@ def _dynamic_image(u_hat: Tensor, iterations: int, bias: Tensor | None, leaky: b
             for i in range(children):
                 s_j = s_j + c[i][j] * u_hat[i, j]  # line 5: s_j ← Σ_i c_ij û_j|i
             v.append(squash_reference(s_j))  # line 6: v_j ← squash(s_j)
-        if iteration < iterations - 1:  # the last update would be used by nobody
+        if iteration < iterations - 1:  # the last update would not be used
             for i in range(children):
                 for j in range(parents):
                     b[i][j] = b[i][j] + (u_hat[i, j] * v[j]).sum()  # line 7: b_ij ← b_ij + û_j|i · v_j
@@ -51,7 +51,7 @@ def _dynamic_image(u_hat: Tensor, iterations: int, bias: Tensor | None, leaky: b
 
 
 def softmax_reference(logits: list[Tensor], leaky: bool = False) -> list[Tensor]:
-    """Return the softmax of Equation 3 over the parents of one child; leaky adds one of logit 0 and drops its share."""
+    """Return Equation 3's softmax over one child's parents; `leaky` adds a parent of logit 0 and drops its share."""
     largest = max([float(logit.detach()) for logit in logits] + ([0.0] if leaky else []))
     exponentials = [(logit - largest).exp() for logit in logits]
     total = sum(exponentials, start=torch.zeros_like(logits[0]))
@@ -98,7 +98,7 @@ def _self_attention_image(u_hat: Tensor, prior: Tensor | None) -> tuple[Tensor, 
 
 
 def attend_reference(votes: Tensor, poses: Tensor | None, scale: Tensor, shift: Tensor) -> Results:
-    """Make one round of Tsai et al. 2020: votes [b i j d], the parents' poses [b j d] or None in the first round."""
+    """Run one round of Tsai et al. 2020: votes [b i j d], the parents' poses [b j d] or None in the first round."""
     new, couplings = torch.zeros_like(votes[:, 0]), torch.zeros_like(votes[..., 0])
     for image, V in enumerate(votes):
         before = None if poses is None else poses[image]
@@ -124,7 +124,7 @@ def _attend_image(V: Tensor, p: Tensor | None, scale: Tensor, shift: Tensor) -> 
 
 
 def _layer_norm(s: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Bring one vector s [d] to zero mean and unit variance, but for ε; a single number stays as it is."""
+    """Normalise one vector s [d] to zero mean and, up to ε, unit variance; a single element stays as it is."""
     if len(s) == 1:
         return s
     mean = s.sum() / len(s)

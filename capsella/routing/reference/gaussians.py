@@ -1,6 +1,6 @@
 """Routings that fit a Gaussian per parent in plain loops, line for line with their papers. Slow, and meant to be read.
 
-Nothing is guarded but what a paper guards. `settings` are those of the routing, as `EMSettings`.
+Numerical edge cases are guarded only where the paper does so. `settings` are those of the routing, e.g. `EMSettings`.
 """
 
 import itertools
@@ -66,7 +66,7 @@ def em_layer_reference(inputs: RoutingInputs, beta_u: Tensor, beta_a: Tensor, se
 def _votes_of_windows(
     poses: Tensor, inputs: RoutingInputs, parents: list[tuple[int, int, int]]
 ) -> tuple[Links, dict[tuple[int, int], int]]:
-    """Return V_ij = M_i W_ij for one image, children numbered as in poses [h w c_in p]; i's number in j's window."""
+    """Return one image's votes V_ij = M_i W_ij, for poses [h w c_in p], and child i's index in parent j's window."""
     _, width, c_in, _ = poses.shape
     geometry, (kh, kw) = inputs.geometry, inputs.geometry.kernel
     V: Links = {}
@@ -92,13 +92,13 @@ def em_routing_of_links(
     positions: list[int],
     settings: Any,
 ) -> tuple[list[Tensor], list[Tensor], Links]:
-    """Run procedure "EM routing": μ_j and the log-odds of a_j of every parent, and R_ij of the last iteration.
+    """Run procedure "EM routing": return μ_j and the log-odds of a_j of every parent, and the last iteration's R_ij.
 
-    All parents that have a vote of a child compete for it.
+    All parents for which a child votes compete for it.
 
     Args:
         V, a_in, beta_u, beta_a: votes, activations and β of the procedure.
-        start: R_ij begins in proportion to it.
+        start: R_ij is initially proportional to it.
         positions: the site of each parent, over whose types costs are standardised.
         settings: an `EMSettings`.
     """
@@ -115,7 +115,7 @@ def em_routing_of_links(
         inverse_temperature = settings.inverse_temperature_at(t)
         log_odds = [inverse_temperature * (beta_a[j] - costs[j]) for j in parents]
         a = [torch.sigmoid(x) for x in log_odds]  # M-step, line 6
-        if t < settings.iterations - 1:  # the last E-step would be used by nobody
+        if t < settings.iterations - 1:  # the last E-step would not be used
             tau = settings.likelihood_weight_at(t)
             R = {(i, j): r for i in parents_of for j, r in _e_step(a, V, gaussians, i, parents_of[i], tau)}  # line 5
     return [mu for mu, _, _ in gaussians], log_odds, R
@@ -124,7 +124,7 @@ def em_routing_of_links(
 def _m_step(
     a_in: list[Tensor], R: Links, uniform: Links, V: Links, j: int, beta_u: Tensor, settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run procedure "M-step" for parent j: μ_j, σ²_j and Σ_h cost_j^h."""
+    """Run procedure "M-step" for parent j: return μ_j, σ²_j and Σ_h cost_j^h."""
     children = [i for i, k in V if k == j]
     r = {i: R[i, j] * a_in[i] for i in children}  # line 2
     data = _sum([r[i] for i in children])
@@ -140,7 +140,7 @@ def _m_step(
 def _e_step(
     a: list[Tensor], V: Links, gaussians: list[tuple[Tensor, Tensor, Tensor]], i: int, parents: list[int], tau: float
 ) -> list[tuple[int, Tensor]]:
-    """Run procedure "E-step" for child i: R_ij of each of its parents j; the paper's τ is 1."""
+    """Run procedure "E-step" for child i: return j and R_ij of each of its parents j; τ is 1 in the paper."""
     log_ap = []
     for j in parents:
         mu, variance, _ = gaussians[j]
@@ -152,7 +152,7 @@ def _e_step(
 
 
 def _standardised(j: int, costs: list[Tensor], positions: list[int]) -> Tensor:
-    """Standardise as in Forslöv 2018, Algorithm 2, lines 15–18, with line 16's mean and line 18's sign put right."""
+    """Standardise as in Forslöv 2018, Algorithm 2, lines 15–18, with line 16's mean and line 18's sign corrected."""
     here = torch.stack([cost for cost, position in zip(costs, positions, strict=True) if position == positions[j]])
     mean = here.mean()
     return (costs[j] - mean) / (((here - mean) ** 2).mean() + STANDARDISED_COST_EPSILON).sqrt()
@@ -192,7 +192,7 @@ def _heinsen_image(V: Tensor, f: Tensor, beta_use: Tensor, beta_ignore: Tensor, 
 
 
 def _gaussian(V: Tensor, use: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return μ_j and σ²_j [d] of votes [i d] for one parent, each used by `use` [i]."""
+    """Return μ_j and σ²_j [d] of the votes [i d] for one parent, weighed by `use` [i]."""
     data = use.sum() + epsilon
     mu = torch.stack([use[i] * V[i] for i in range(len(V))]).sum(0) / data
     return mu, torch.stack([use[i] * (V[i] - mu) ** 2 for i in range(len(V))]).sum(0) / data + epsilon
@@ -245,7 +245,7 @@ def _variational_image(V: Tensor, a: Tensor, bias: Tensor, settings: Any) -> Ima
 
 
 def _posterior(V: Tensor, r: Tensor, settings: Any) -> Posterior:
-    """Return the posterior of a parent that gets `r` [i] of each of the votes V [i d]."""
+    """Return the posterior of a parent for votes V [i d] weighed by `r` [i]."""
     D = V.shape[1]
     R_j = r.sum()
     mu = sum(r[i] * V[i] for i in range(len(V))) / R_j

@@ -1,11 +1,10 @@
 """Triton kernels of dynamic and EM routing, off by default: `backend="auto"` never takes them.
 
-They were compiled for GPUs, but have run in Triton's interpreter alone, so that their speed is not known.
+They have been compiled for GPUs but run only in Triton's interpreter, so their speed is unknown.
 
-Votes are never written: every pass computes them again from poses and weights. Memory holds one number for each child
-and parent (couplings, logits), in the backward pass one pose for each child of each window, and the parents'
-statistics; votes exist only as tiles in registers. All that routing asks of votes is three passes over δ = V − μ (μ = 0
-where it is not given):
+Votes are never written to memory: every pass recomputes them from poses and weights, as tiles in registers. Memory
+holds one number per child and parent (couplings, logits), the parents' statistics and, in the backward pass, one pose
+per child of each window. Routing needs only three passes over δ = V − μ (μ = 0 if it is not given):
 
 * `Factors.sums`: Σ_i s δ and Σ_i s δ²,
 * `Factors.scores`: Σ_d δ (α + β δ),
@@ -30,7 +29,7 @@ from capsella.errors import check_argument
 from capsella.routing.convolution import Geometry, RoutingInputs, by_window, slot_positions
 from capsella.routing.triton import kernels
 
-# `Factors` in the schema of an operator, whose arguments begin with them.
+# The fields of `Factors`, with which the schema of every operator begins.
 FACTORS = "Tensor poses, Tensor weight, Tensor? offset, Tensor slots, bool short"
 
 
@@ -47,7 +46,7 @@ def triton_votes(inputs: RoutingInputs) -> tuple["TritonVotes", Tensor]:
     rule = "have poses on a CUDA device for 'triton' (with TRITON_INTERPRET=1, kernels run on a CPU: slow, for tests)"
     check_argument(inputs.poses.is_cuda or kernels.INTERPRETED, rule, backend=str(device))
     of_votes = torch.promote_types(inputs.poses.dtype, inputs.weight.dtype)
-    # Converted here, for autograd to add up the gradients of all passes before it rounds them to shorter types.
+    # Converted here, so that autograd adds up the gradients of all passes before it rounds them to shorter types.
     dtype = torch.promote_types(of_votes, torch.float32)
     factors = Factors(
         poses=inputs.poses.to(dtype).contiguous(),
@@ -172,9 +171,9 @@ class Factors(NamedTuple):
     def gradients(
         self, ctx: Any, shares: Tensor, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        """Return a gradient or None for the geometry and each factor, where that of the votes is s (α + β δ).
+        """Return a gradient or None for the geometry and each factor, for ∂L/∂V = s (α + β δ).
 
-        ctx: the context of the pass, which `_keep` has filled.
+        `ctx` is the context of the pass, filled by `_keep`.
         """
         wanted = ctx.needs_input_grad[1 + Factors._fields.index("offset")]
         by_window, weight, offset = torch.ops.capsella.vote_gradients(*self, shares, alpha, mu, beta, wanted)
@@ -188,13 +187,13 @@ class Factors(NamedTuple):
 
 
 def _keep(ctx: Any, geometry: Geometry, factors: Factors, *others: Tensor) -> None:
-    """Save what a pass over votes needs on its way back."""
+    """Save what the backward pass of a pass over votes needs."""
     ctx.geometry, ctx.short = geometry, factors.short
     ctx.save_for_backward(factors.poses, factors.weight, factors.offset, factors.slots, *others)
 
 
 def _kept(ctx: Any) -> tuple[Factors, list[Tensor]]:
-    """Return the factors and others that `_keep` saved."""
+    """Return the factors and the other tensors that `_keep` saved."""
     poses, weight, offset, slots, *others = ctx.saved_tensors
     return Factors(poses, weight, offset, slots, ctx.short), others
 
@@ -213,7 +212,7 @@ def _add_windows(windows: Tensor, geometry: Geometry, size: Sequence[int]) -> Te
 
 @dataclass(frozen=True)
 class TritonVotes:
-    """`GaussianVotes` that are computed anew in each pass."""
+    """`GaussianVotes` that are recomputed in each pass."""
 
     geometry: Geometry
     factors: Factors

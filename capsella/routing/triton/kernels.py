@@ -1,6 +1,6 @@
 """The Triton kernels of vote passes: tiles of votes in registers, and the constants that each is compiled for.
 
-The package's docstring says what they compute, and in which precision.
+The docstring of `capsella.routing.triton` describes what they compute, and in which precision.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ WARPS = 8
 @triton.jit
 @no_type_check
 def _rows(block, windows, SITES: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, BM: tl.constexpr):
-    """Return a tile's first window; of its rows [BM]: window after the first, site image, row of pose, existence."""
+    """Return a tile's first window; for its rows [BM]: window minus the first, site, image, row of pose, mask."""
     row = tl.arange(0, BM)
     first = block * (BM // RP)
     n = first + row // RP
@@ -44,7 +44,7 @@ def _rows(block, windows, SITES: tl.constexpr, R: tl.constexpr, RP: tl.constexpr
 @triton.jit
 @no_type_check
 def _columns(block, C_OUT: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, BC: tl.constexpr):
-    """Return for a tile's columns [BC]: parent type, element of a row of its pose, existence."""
+    """Return for a tile's columns [BC]: parent type, element of a row of its pose, mask."""
     column = tl.arange(0, BC)
     j = block * (BC // EP) + column // EP
     e = column % EP
@@ -164,10 +164,10 @@ def gradients_kernel(
     TIED: tl.constexpr, OFFSET: tl.constexpr, CENTRED: tl.constexpr, PRECISION: tl.constexpr,
     OFFSET_WANTED: tl.constexpr, PER_PROGRAM: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """All of some weights' votes in a group of windows, for ∂L/∂V = s α, or where centred s (α + β δ).
+    """Gradients of all votes by some weights in a group of windows, for ∂L/∂V = s α, or where centred s (α + β δ).
 
-    Adds to zeros: grad_poses [n i p], grad_weight [groups, weights, j q e], grad_offset [n i d]. Only this program adds
-    to its part of each, and one thread to each number, so that the order is fixed.
+    Adds to zeros: grad_poses [n i p], grad_weight [groups, weights, j q e], grad_offset [n i d]. No other program adds
+    to the same part of them, and one thread adds to each number, so that the order is fixed.
     """
     REAL: tl.constexpr = grad_poses.dtype.element_ty
     I: tl.constexpr = K * C_IN  # noqa: E741
@@ -188,7 +188,7 @@ def gradients_kernel(
                 curvature = tl.load(beta + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
             for which in range(first, tl.minimum(first + PER_PROGRAM, WEIGHTS)):
                 for k in range(K if TIED else 1):
-                    i = k * C_IN + which  # the number of the child in its window, and of its weight unless tied
+                    i = k * C_IN + which  # the index of the child in its window, and of its weight unless tied
                     V, u, W = _vote_tile(
                         poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, i // C_IN, i % C_IN,
                         which, C_IN, C_OUT, R, Q, E, K, BQ, OFFSET, PRECISION, REAL,
@@ -250,7 +250,7 @@ def precision_of(dtype: torch.dtype, short: bool) -> str:
 
 
 def launch(kernel: Any, grid: Sequence[int], *tensors: Tensor | int | None, **constants: Any) -> None:
-    """Run a kernel where its tensors are; an empty grid is no launch."""
+    """Launch a kernel on its tensors' device, unless the grid is empty."""
     if 0 not in grid:
         with torch.cuda.device_of(tensors[0]):
             contiguous = (t.contiguous() if isinstance(t, Tensor) else t for t in tensors)
