@@ -14,7 +14,7 @@ from capsella.types import Capsules, check_children
 
 
 class PixelCapsules(nn.Module):
-    """Pixels as the poses of `types` equal capsule types, so that a capsule layer can read images.
+    """Images as capsules, for a capsule layer to read: `types` capsules per pixel, all with its channels as their pose.
 
     Shapes: [b channels h w] → Capsules(poses [b h w types channels], activations [b h w types], all 1).
     """
@@ -31,28 +31,27 @@ class PixelCapsules(nn.Module):
 
 
 class ClusterCapsules(nn.Module):
-    """Clusters of votes by a convolution of each child type, weighed by `cluster_routing` and layer-normalised.
+    """A capsule layer of cluster routing: votes by convolution, `cluster_routing`, and layer normalisation.
 
-    A child type's votes at a site come from its whole kernel window, by a convolution of its pose elements. The layer
+    A convolution of each child type's pose elements over the kernel window makes that type's votes at a site. The layer
     normalisation is over all elements and sites of a parent type; scale and shift are shared by the types. There are no
-    activations: all are 1. Weights compete among children, element by element; there is no coupling of a child with a
-    parent to be recorded.
+    activations: all are 1. Children compete for a parent, element by element, so there are no couplings to record.
 
     Shapes: Capsules(poses [b h w types_in pose_in], activations [b h w types_in])
-    → Capsules(poses [b h' w' types_out pose_out], activations [b h' w' types_out]), h' = ⌈h/stride⌉ and w' alike; or,
-    `whole`, poses [b 1 1 types_out pose_out·h'·w'].
+    → Capsules(poses [b h' w' types_out pose_out], activations [b h' w' types_out]), h' = ⌈h/stride⌉, w' = ⌈w/stride⌉;
+    with `whole`, poses [b 1 1 types_out pose_out·h'·w'].
 
     Args:
         types_in: capsule types of the layer below.
-        pose_in: pose elements of each.
+        pose_in: pose elements of each child.
         types_out: capsule types of this layer.
-        pose_out: pose elements of each, at a site.
-        votes: of each child type for each parent type at each site, at least 2.
+        pose_out: pose elements of each parent, at a site.
+        votes: number of votes of a child type for a parent type at a site, at least 2.
         grid: rows and columns h'×w' of this layer's sites.
-        kernel: rows and columns of a window, an odd number; zeros stand around the children.
+        kernel: rows and columns of a window, an odd number; the children's grid is padded with zeros.
         stride: rows and columns between windows.
-        whole: all sites of a type make up one capsule, as of a class.
-        backend: of `cluster_routing`; "eager" for second derivatives.
+        whole: join all sites of a type into one capsule, e.g. for classes.
+        backend: backend of `cluster_routing`; "eager" for second derivatives.
 
     Raises:
         ValueError: a size below 1, votes below 2, an even kernel, an unknown backend.
@@ -91,7 +90,7 @@ class ClusterCapsules(nn.Module):
         self.norm = nn.LayerNorm((pose_out, *grid))
 
     def forward(self, children: Capsules) -> Capsules:
-        """Vote, weigh and normalise, at least in float32 after the convolution."""
+        """Make, route and normalise the votes; after the convolution at least in float32."""
         votes_of_a_parent = self.types_in * self.votes
         return checkpointed_in_chunks(
             self._route, children, votes_of_a_parent * self.types_out * self.norm.weight.numel()
@@ -106,13 +105,13 @@ class ClusterCapsules(nn.Module):
         return Capsules(poses, torch.ones_like(poses[..., 0]))
 
     def cast_votes(self, children: Capsules) -> Float[Tensor, "b g i j d rows columns"]:
-        """Return the votes of each child type's cluster, for every element and site.
+        """Return the votes of each child type's cluster [g], for every pose element [d] and site.
 
         Raises:
             ValueError: children of other types or pose elements.
         """
         check_children(children, self.types_in, self.pose_in)
-        # Contiguous, so that the many votes are, too: the kernels would copy them.
+        # Contiguous, so that the votes are contiguous too; otherwise the kernels would copy them.
         poses = children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2).contiguous()
         maps: Tensor = self.conv(poses.to(self.conv.weight.dtype))  # [b (i g j d) h' w']
         votes = maps.unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))

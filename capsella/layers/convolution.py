@@ -1,4 +1,4 @@
-"""Routed capsule layers: a capsule convolution, its dense and tied forms, and layers that attention routes at once."""
+"""Routed capsule layers: capsule convolutions, dense layers, and layers that inverted attention routes concurrently."""
 
 import math
 import operator
@@ -24,17 +24,18 @@ from capsella.routing.recording import new_trace, record_normalised
 from capsella.types import CapsuleLogits, Capsules, at_least_float32, check_children
 
 PoseKind = Literal["vector", "matrix"]
-# The authors' code of [S] draws capsule weights with this standard deviation; near the identity, parents then differ.
+# Standard deviation of capsule weights in the code of [S]. Added to the identity, it makes the parents differ.
 WEIGHT_SD = 0.1
 
 
 class CapsuleConv2d(nn.Module):
-    """A convolution of capsules: the children in a window vote for the parents at its site, routing decides.
+    """A convolution of capsules: the children in a window vote for the parents at its site, routing weighs the votes.
 
-    Every child type at every window position has its own weight W [pose_in pose_out] for every parent type; the same
-    W serve all windows. With `tied=True` one W per pair of types also serves all positions in the window.
+    Every child type at every window position has its own weight W [pose_in pose_out] for every parent type; all windows
+    share these weights. With `tied=True`, all positions in a window share them, too: one W per pair of types.
 
-    With `pose="matrix"` a pose is an n×n matrix M, row by row, its vote M·W, and W [n n] (Hinton et al. 2018).
+    With `pose="matrix"`, a pose is an n×n matrix M, stored row by row, and its vote is M·W with W [n n] (Hinton et al.
+    2018).
 
     Shapes: Capsules(poses [b h w types_in pose_in], activations [b h w types_in])
     → Capsules(poses [b h' w' types_out pose_out], activations [b h' w' types_out]).
@@ -49,8 +50,8 @@ class CapsuleConv2d(nn.Module):
         tied: share W over the positions in the window.
         pose: "vector" or "matrix"; matrix poses have pose_in = pose_out = n².
         vote_offset: [h w pose_out], added to the votes of all children at a grid position: see `coordinate_addition`.
-        weight_sd: standard deviation of the initial weights, around zero, or around the identity if votes start as
-            their children's poses.
+        weight_sd: standard deviation of the initial weights. Their mean is the identity for matrix poses, and for
+            square weights of a routing that compares poses; otherwise zero.
         routing: the routing method with its options.
         norm: "batch" normalises parents by type, as in `NormaliseCapsules`; their activations are the logistic function
             of the normalised log-odds. Only for a `LogisticRouting`.
@@ -84,14 +85,14 @@ class CapsuleConv2d(nn.Module):
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
         self.weight = nn.Parameter(_initial_weight(shape, weight_sd, pose, routing))
-        # Not a part of the saved weights: the geometry gives it.
+        # Not saved with the weights: it follows from the geometry.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
         children = math.prod(self.geometry.kernel) * types_in
         self.routing_parameters = nn.ParameterDict(routing.init_parameters(types_out, pose_out, children, pose_in))
         self.norm = None if norm is None else NormaliseCapsules(types_out)
 
     def forward(self, children: Capsules) -> Capsules:
-        """Route the children of every window; always at least in float32, since it sums thousands of small votes."""
+        """Route the children of every window, at least in float32, because routing sums thousands of small votes."""
         if self.norm is not None:
             return self.route_logits(children).capsules()
         with torch.autocast(children.poses.device.type, enabled=False):
@@ -101,7 +102,7 @@ class CapsuleConv2d(nn.Module):
         """Route as `forward` does, but return log-odds in place of activations.
 
         Raises:
-            ArgumentError: a routing whose activations have none.
+            ArgumentError: the routing's activations have no log-odds.
         """
         routing = self.routing
         if not isinstance(routing, LogisticRouting):
@@ -115,24 +116,24 @@ class CapsuleConv2d(nn.Module):
             return normalised
 
     def routing_inputs(self, children: Capsules) -> RoutingInputs:
-        """Return these children with the layer's weight and geometry, in the layer's type, at least float32.
+        """Return these children with the layer's weight and geometry, in the layer's dtype, at least float32.
 
         Raises:
-            ValueError: children of other types or pose elements; a `vote_offset` without numbers.
+            ValueError: children with other numbers of types or pose elements; a `vote_offset` on the meta device.
         """
         weight, (_, _, types, _, q, _) = at_least_float32(self.weight), self.weight.shape
         pose = q * q if self.geometry.matrix else q
         check_children(children, types, pose)
         if self.vote_offset is not None and self.vote_offset.is_meta and not weight.is_meta:
             raise ValueError(
-                "vote_offset: must not be on the meta device; no file of weights holds it: make the layer on another"
+                "vote_offset: must not be on the meta device, as weight files do not hold it: make the layer elsewhere"
             )
         poses, activations = (part.to(weight.dtype) for part in children)
         offset = None if self.vote_offset is None else self.vote_offset.to(weight.dtype)
         return RoutingInputs(poses, activations, weight, self.geometry, offset)
 
     def _float_parameters(self) -> dict[str, Tensor]:
-        """Return the parameters of the routing, at least in float32, also where the layer has another type."""
+        """Return the parameters of the routing, at least in float32, whatever the layer's dtype."""
         return {name: at_least_float32(parameter) for name, parameter in self.routing_parameters.items()}
 
 
@@ -146,14 +147,14 @@ class DenseCapsules(CapsuleConv2d):
     def __init__(
         self, grid: tuple[int, int], types_in: int, pose_in: int, types_out: int, pose_out: int, **options: Any
     ) -> None:
-        """Take the options of `CapsuleConv2d` but for the stride."""
+        """Take the keyword options of `CapsuleConv2d`; there is no stride."""
         super().__init__(types_in, pose_in, types_out, pose_out, grid, **options)
 
     def routing_inputs(self, children: Capsules) -> RoutingInputs:
         """See `CapsuleConv2d`.
 
         Raises:
-            ValueError: children of another grid; a larger one would have several windows, and several parents per type.
+            ValueError: children on another grid; a larger one has several windows, so several parents per type.
         """
         grid, came = self.geometry.kernel, tuple(children.poses.shape[1:3])
         if came != grid:
@@ -162,10 +163,10 @@ class DenseCapsules(CapsuleConv2d):
 
 
 class MeanCapsules(DenseCapsules):
-    """Dense capsules without votes of their own: their pose is the mean of their children's, weighed by the routing.
+    """Dense capsules without weights: their pose is the mean of their children's poses, weighed by the routing.
 
-    For class capsules of self-routing, whose couplings and activations come from the children's poses: weights for
-    votes would be reached by no loss, and the authors' network has none.
+    They are the class capsules of self-routing, whose couplings and activations come from the children's poses. Weights
+    for votes would get no gradient from the loss, and the authors' network has none.
 
     Shapes: as `DenseCapsules`, with pose_out = pose_in.
 
@@ -174,27 +175,28 @@ class MeanCapsules(DenseCapsules):
         types_in: capsule types of the layer below.
         pose: pose elements of children and parents.
         types_out: capsule types of this layer.
-        routing: one that tells parents apart by something other than votes, which are the same for all.
+        routing: a routing that distinguishes parents by something other than votes, which are the same for all.
     """
 
     def __init__(self, grid: tuple[int, int], types_in: int, pose: int, types_out: int, *, routing: Routing) -> None:
         super().__init__(grid, types_in, pose, types_out, pose, tied=True, routing=routing)
         del self.weight
-        # Not a part of the saved weights, as it never changes. torch.eye would import PyTorch's compiler.
+        # Not saved with the weights, because it never changes. torch.eye would import PyTorch's compiler.
         unit = torch.zeros(pose, pose).fill_diagonal_(1)
-        # Written out: an average over the steps of a training cannot be kept in an expanded tensor.
+        # Cloned, because an expanded tensor cannot hold the running average of weights over training steps.
         weight = unit.expand(1, 1, types_in, types_out, pose, pose).clone()
         self.register_buffer("weight", weight, persistent=False)
 
 
 class AttentionCapsules(CapsuleConv2d):
-    """A layer of an `AttentionStack`: a capsule convolution that makes one round of routing per call.
+    """A layer of an `AttentionStack`: a capsule convolution that runs one round of routing per call.
 
-    Its initial weights have the authors' deviation, √(parents / (d · children in the window)), around zero.
+    The initial weights have mean zero and, as in the authors' code, a standard deviation of √(parents / (d · children
+    in the window)), where d is the number of a matrix pose's rows.
 
     Args:
-        types_in, pose_in, types_out, pose_out, kernel, stride, pose: as for `CapsuleConv2d`. d is a matrix's rows.
-        routing: of the whole stack.
+        types_in, pose_in, types_out, pose_out, kernel, stride, pose: as for `CapsuleConv2d`.
+        routing: the routing of the whole stack.
     """
 
     def __init__(
@@ -217,9 +219,9 @@ class AttentionCapsules(CapsuleConv2d):
     def forward(
         self, children: Capsules, parents: Capsules | None = None, trace: RoutingTrace | None = None
     ) -> Capsules:
-        """Make one round, from the parents of the round before or from uniform couplings; at least in float32.
+        """Run one round, from the parents of the previous round or from uniform couplings; at least in float32.
 
-        The trace keeps the round.
+        The round is added to `trace`.
         """
         options = cast(InvertedAttentionRouting, self.routing)
         with torch.autocast(children.poses.device.type, enabled=False):
@@ -233,16 +235,16 @@ class AttentionCapsules(CapsuleConv2d):
 
 
 class AttentionStack(nn.Sequential):
-    """Layers of inverted attention, routed concurrently: in each round every layer makes one.
+    """Layers of inverted attention, routed concurrently: every round updates all layers.
 
-    The first round goes up the layers with uniform couplings. In each further one, all layers take their children's and
-    their own poses of the round before, as if at once. With `concurrent=False` a layer makes all its rounds before the
-    next one begins.
+    The first round goes up the layers with uniform couplings. In each further round, all layers read their children's
+    and their own poses from the previous round. With `concurrent=False`, a layer runs all its rounds before the next
+    layer begins.
 
-    Shapes: as of its layers one after the other.
+    Shapes: those of its layers one after the other.
 
     Raises:
-        ValueError: no layers, or of different numbers of rounds.
+        ValueError: no layers, or layers with different numbers of rounds.
     """
 
     def __init__(self, layers: Sequence[AttentionCapsules], *, concurrent: bool = True) -> None:
@@ -253,7 +255,7 @@ class AttentionStack(nn.Sequential):
         self.concurrent = concurrent
 
     def __getitem__(self, index: slice | int) -> "AttentionStack | nn.Module":
-        """Return a layer, or a stack of some."""
+        """Return one layer, or for a slice a stack of layers."""
         if isinstance(index, slice):
             return AttentionStack(cast(list[AttentionCapsules], list(self)[index]), concurrent=self.concurrent)
         return super().__getitem__(index)
@@ -268,7 +270,7 @@ class AttentionStack(nn.Sequential):
                     parents = layer(children, parents, trace)
                 children = cast(Capsules, parents)
             return children
-        capsules = [children]  # of each level, from the lowest up
+        capsules = [children]  # of every layer, from the children up
         for layer, trace in zip(self, traces, strict=True):
             capsules.append(layer(capsules[-1], None, trace))
         for _ in range(self.rounds - 1):

@@ -1,4 +1,4 @@
-"""From class capsules to images, and to the logits of networks whose classes compete in a softmax."""
+"""Layers after class capsules: decoders to images, and logits for networks whose classes compete in a softmax."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from capsella.layers.norms import he_init_
 from capsella.types import Capsules, at_least_float32
 
 FIRST_MAP = 30  # rows and columns of the first map of DECODER NET: its 2,700 numbers are 30·30·3
-LEAST_ACTIVATION = 1e-12  # smaller activations count as this: their logarithm stays finite
-PARITIES = tuple(product((0, 1), (0, 1)))  # of an output's row and column: even or odd
+LEAST_ACTIVATION = 1e-12  # smaller activations count as this, so that their logarithm stays finite
+PARITIES = tuple(product((0, 1), (0, 1)))  # of an output pixel's row and column: 0 is even, 1 is odd
 
 
 def mask_all_but(capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b 1 1 classes d"]:
-    """Set the class poses [b 1 1 classes d] of every class but each image's `target` to zero ([S] §4.1).
+    """Return class poses with those of all classes except each image's `target` set to zero ([S] §4.1).
 
     Raises:
         ValueError: not one target per image.
@@ -61,16 +61,17 @@ class DenseDecoder(nn.Module):
 class ConvolutionalDecoder(nn.Module):
     """DECODER NET: dense 675–2700, then convolutions with nearest-neighbour upsizing between (Forslöv 2018, Fig. 30).
 
-    2,700 numbers make a map of 3 channels, 30×30. Three 6×6 convolutions with ReLU follow, each before an upsizing: to
-    a quarter of the image's sides (never below 30), to half of them, to the image; then a 7×7 convolution and a
-    sigmoid. Zeros around the maps keep their size. Upsizing and convolving is one layer, see `UpsizedConv2d`.
+    2,700 numbers are reshaped to a map of 3 channels, 30×30. Three 6×6 convolutions with ReLU follow. After each, the
+    map is upsized: to a quarter of the image's sides (never below 30), to half of them, and to the image. A 7×7
+    convolution and a sigmoid come last. Zeros around the maps keep their size. An upsizing and the convolution after it
+    are one layer, see `UpsizedConv2d`.
 
-    It is fed with one capsule, the figure's "one capsule at the output layer"; Table 2's 675·CT weights leave room for
-    no more. All classes but one being masked, that capsule is the sum over the classes.
+    The input is one capsule: the figure says "one capsule at the output layer", and Table 2's 675·CT weights leave room
+    for no more. That capsule is the sum over the classes, of which all but one are masked.
 
-    The figure's sizes are not in the text. Table 2 has 6·6·256·256 weights in the fifth layer, after 128 channels from
-    the fourth: a misprint, which its total of 4,521,252 + 675·CT inherits. Here it has 6·6·128·256, and the decoder
-    3,341,604 + 675·CT weights beside its biases, with 3-channel images.
+    The text does not give the sizes in the figure. Table 2 has 6·6·256·256 weights in the fifth layer, after 128
+    channels from the fourth: a misprint, which is also in its total of 4,521,252 + 675·CT. Here the layer has
+    6·6·128·256 weights, and the decoder 3,341,604 + 675·CT without biases, for 3-channel images.
 
     Shapes: class poses [b 1 1 classes d], masked → images [b channels height width] in [0, 1].
 
@@ -108,7 +109,7 @@ class ConvolutionalDecoder(nn.Module):
             ("17", UpsizedConv2d(most, channels, 7, (3, 3, 3, 3), (height, width))),
             ("18", nn.Sigmoid()),
         ]
-        self.layers = nn.Sequential(OrderedDict(layers))  # numbered as if upsizings were layers of their own
+        self.layers = nn.Sequential(OrderedDict(layers))  # numbered as if upsizings were separate layers
         he_init_(self.layers)
 
     def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
@@ -118,7 +119,7 @@ class ConvolutionalDecoder(nn.Module):
 
 
 class LogActivations(nn.Module):
-    """Logits ln a: their softmax is each activation's share of the sum, and their cross-entropy −ln of the share.
+    """Logits ln a: their softmax is each activation's share of the sum, their cross-entropy −ln of the true class's.
 
     Shapes: Capsules(poses [b 1 1 classes d], activations [b 1 1 classes]) → [b classes].
     """
@@ -129,13 +130,13 @@ class LogActivations(nn.Module):
 
 
 class PoseScores(nn.Module):
-    """Logits by one linear unit, the same for all classes, on the poses of class capsules.
+    """Logits by one linear unit on the pose of each class capsule, shared by all classes.
 
     Shapes: Capsules(poses [b 1 1 classes d], activations [b 1 1 classes]) → [b classes].
 
     Args:
         pose: elements of each pose.
-        bias: add a number to all scores, as the papers do. A softmax takes it away again.
+        bias: learn a number that is added to all scores, as the papers do. A softmax cancels it.
     """
 
     def __init__(self, pose: int, bias: bool = True) -> None:
@@ -143,7 +144,7 @@ class PoseScores(nn.Module):
         self.linear = nn.Linear(pose, 1, bias)
 
     def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
-        """Return a score per class, in the type of the weights, also under autocast."""
+        """Return a score per class, in the dtype of the weights even under autocast."""
         poses = capsules.poses[:, 0, 0].to(self.linear.weight.dtype)
         with torch.autocast(poses.device.type, enabled=False):
             return cast(Tensor, self.linear(poses))[..., 0]
@@ -152,22 +153,22 @@ class PoseScores(nn.Module):
 class UpsizedConv2d(nn.Conv2d):
     """Nearest-neighbour upsizing to `size`, zeros around the larger map, and a convolution, in one layer.
 
-    At twice the size, neighbours in the larger map are equal, so several weights meet the same number. Which ones do
-    depends only on whether the output's row and column are even or odd. The layer is then the same function as four
-    small convolutions of the small map, one for each parity; their weights are sums of the large kernel's. A 6×6 kernel
-    becomes 3×3, 3×4, 4×3 and 4×4 (49 products in place of 144), a 7×7 kernel four of 4×4 (64 in place of 196).
-    Parities with kernels of one size share one convolution, which is faster where there are few output channels.
+    At twice the size, neighbouring pixels of the larger map are equal, so several weights multiply the same number.
+    Which ones do depends only on whether the output's row and column are even or odd. The layer then equals four small
+    convolutions of the small map, one per parity, whose weights are sums of the large kernel's. A 6×6 kernel becomes
+    3×3, 3×4, 4×3 and 4×4 (49 products instead of 144), a 7×7 kernel four of 4×4 (64 instead of 196). Parities with
+    kernels of one size share one convolution, which is faster for few output channels.
 
-    The weight and the bias are the large convolution's, under the names they have in `torch.nn.Conv2d`.
+    `weight` and `bias` are those of the large convolution, as in `torch.nn.Conv2d`.
 
     Shapes: maps [b in_channels h w] → [b out_channels *size], with the channels last in memory.
 
     Args:
-        in_channels: of the small map.
-        out_channels: of the large map.
+        in_channels: channels of the small map.
+        out_channels: channels of the large map.
         kernel: rows and columns of the kernel.
-        zeros: around the larger map: left, right, top and bottom. They keep its size: left + right = kernel − 1, and
-            so do top + bottom.
+        zeros: rows or columns of zeros at the left, right, top and bottom of the larger map. They keep its size:
+            left + right = top + bottom = kernel − 1.
         size: rows and columns of the larger map.
 
     Raises:
@@ -196,12 +197,12 @@ class UpsizedConv2d(nn.Conv2d):
         self.register_buffer("_sums", sums, persistent=False)  # [kernel² products]
 
     def forward(self, maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b out *size"]:
-        """Turn small maps into large ones."""
+        """Upsize and convolve."""
         maps = maps.contiguous(memory_format=torch.channels_last)
         if (2 * maps.shape[2], 2 * maps.shape[3]) != self.size:
             return F.conv2d(F.pad(_nearest(maps, self.size), self.zeros), self.weight, self.bias)
         parts = self._parts(maps)
-        if torch.compiler.is_compiling():  # ONNX has one operator for it
+        if torch.compiler.is_compiling():  # ONNX has an operator for it
             return F.pixel_shuffle(torch.stack(parts, 2).flatten(1, 2), 2)
         return _interleaved(parts)
 
@@ -227,7 +228,7 @@ def _interleaved(parts: list[Tensor]) -> Tensor:
 
 
 def _nearest(maps: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Tensor:
-    """Interpolate by indices, since ONNX's Resize rounds some places to another neighbour than PyTorch."""
+    """Interpolate by indices, because ONNX's Resize rounds some places to another neighbour than PyTorch does."""
     for axis, (before, after) in enumerate(zip(maps.shape[2:], size, strict=True), start=2):
         scale = np.float32(before / after)  # as PyTorch rounds
         places = [int(np.float32(place) * scale) for place in range(after)]
@@ -236,10 +237,10 @@ def _nearest(maps: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Tensor:
 
 
 def _taps(kernel: int, before: int, parity: int) -> tuple[int, Tensor]:
-    """Return, for one axis, the places of the small map that an output of this parity meets.
+    """Return, for one axis, which places of the small map an output of this parity reads, and by which weights.
 
-    The first result is the first such place, relative to the output's own; the second tells which of the kernel's
-    weights meet that place and those after it: ones among zeros, [kernel places].
+    The first result is the first of these places, relative to the output's place. The second, [kernel places], is 1
+    where a weight of the kernel multiplies a place, else 0.
     """
     places = [(parity + k - before) // 2 for k in range(kernel)]
     meets = torch.tensor(places)[:, None] == torch.arange(places[0], places[-1] + 1)
@@ -249,7 +250,7 @@ def _taps(kernel: int, before: int, parity: int) -> tuple[int, Tensor]:
 def _convolve(
     maps: Tensor, kernels: Sequence[Tensor], firsts: Sequence[tuple[int, int]], bias: Tensor | None
 ) -> list[Tensor]:
-    """Convolve with kernels of one size, each from its own first place on: a [b out_channels h w] for each."""
+    """Convolve with kernels of one size, each starting at its own place of `firsts`, to [b out_channels h w] each."""
     height, width = maps.shape[2:]
     rows, columns = kernels[0].shape[2:]
     tops, lefts = zip(*firsts, strict=True)

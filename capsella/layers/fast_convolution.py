@@ -1,7 +1,7 @@
-"""Convolutions on a CPU that are trained in a half to a third of the time.
+"""Convolutions that train in a half to a third of the time on a CPU.
 
-In float32, tiles and their spectra need a fraction of the products: of large kernels by PyTorch's products of matrices,
-of 3×3 kernels by C++ kernels. In bfloat16, the gradients of strided convolutions are products of matrices.
+In float32, convolving the spectra of tiles needs a fraction of the multiplications. Large kernels use PyTorch's matrix
+products for this, 3×3 kernels C++ code. In bfloat16, the gradients of strided convolutions are matrix products.
 """
 
 import functools
@@ -16,28 +16,30 @@ from torch import Tensor, nn
 from capsella.layers.winograd import WinogradConvolution, winograd_pays
 from capsella.routing.functional import asks_second_derivative, is_traced, is_transformed
 
-TILES = range(4, 17)  # rows of the tiles that are tried; larger ones need more memory than they save products
-DIRECT = 1.2  # the time of a product in a direct convolution, in units of a product of large matrices
-WORD = 30.0  # the time of writing a number and reading it again, in the same unit
-WORTHWHILE = 1.5  # tiles must save this factor of time
+TILES = range(4, 17)  # rows of the tiles that are tried; larger tiles cost more memory than they save multiplications
+DIRECT = 1.2  # time of a multiplication in a direct convolution, relative to one in a product of large matrices
+WORD = 30.0  # time of writing a number and reading it again, relative to the same
+WORTHWHILE = 1.5  # tiles must be faster by this factor
 LARGE = 4_000_000  # weights from which PyTorch's gradients of a strided convolution take 2 to 4 times as long as ours
-FEWEST = 8  # images below which these gain nothing
+FEWEST = 8  # smallest number of images for which our gradients are faster
 
 
 class FastConv2d(nn.Conv2d):
     """A `torch.nn.Conv2d` that trains faster on a CPU where its kernel is large, or 3×3 with stride 1.
 
-    A 3×3 kernel over maps stored channels last is left to `WinogradConvolution`. Of large kernels in float32, the
-    numbers of images and kernel are first brought to their spectra, tile by tile, where a convolution is a product of
-    numbers (Mathieu, Henaff, LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv
-    1509.09308). A stride of s makes s² convolutions of kernels s times smaller, whose sum is one product of matrices.
-    The result differs from the direct one by rounding: where all numbers of a tile are of about one size, as those of
-    images and maps, it is as near to the exact one, or nearer. An error is small beside the largest number of its tile
-    (at most 16×16), not beside each: a pixel of 1e4 among others of 0.01 leaves 0.001 of error in outputs of 0.005, and
-    an infinity spoils its tile. In bfloat16, the gradients of strided convolutions are products of matrices.
+    `WinogradConvolution` takes 3×3 kernels over maps stored channels last. For large kernels in float32, images and
+    kernel are transformed to spectra, tile by tile, where a convolution is an element-wise product (Mathieu, Henaff,
+    LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv 1509.09308). A stride of s splits the convolution
+    into s² ones with kernels s times smaller, whose sum is one matrix product. In bfloat16, the gradients of strided
+    convolutions are matrix products.
 
-    Weights, bias and arguments are those of `torch.nn.Conv2d`. Where this does not pay, and in evaluation, it is
-    exactly that.
+    The result differs from a direct convolution by rounding. If all numbers of a tile have about the same magnitude, as
+    in images and maps, it is at least as near to the exact result. Errors are small relative to the largest number of
+    their tile (at most 16×16), not to each number: a pixel of 1e4 among others of 0.01 leaves an error of 0.001 in
+    outputs of 0.005, and an infinity spoils its tile.
+
+    Weights, bias and arguments are those of `torch.nn.Conv2d`. In evaluation mode, and where this is not faster, the
+    layer is exactly that convolution.
     """
 
     def forward(self, input: Float[Tensor, "*b in_channels h w"]) -> Float[Tensor, "*b out_channels rows columns"]:
@@ -57,7 +59,7 @@ def fast_conv2d(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b out rows columns"]:
-    """Convolve as `torch.nn.functional.conv2d`, or as `FastConv2d` where a gradient is asked for and that pays."""
+    """Convolve as `torch.nn.functional.conv2d`, or as `FastConv2d` if gradients are enabled and that is faster."""
     here = images.device.type == "cpu" and torch.is_grad_enabled() and not is_traced()
     dtype = _computed_in(images, weight) if here and not is_transformed() else None
     out: Tensor
@@ -76,7 +78,7 @@ def fast_conv2d(
 
 
 def _computed_in(images: Tensor, weight: Tensor) -> torch.dtype | None:
-    """Return the type in which a CPU would convolve; None where the two have different ones."""
+    """Return the dtype in which a CPU would convolve; None if images and weight have different ones."""
     given = {images.dtype, weight.dtype}
     if torch.is_autocast_enabled("cpu") and torch.float64 not in given:
         return torch.get_autocast_dtype("cpu")
@@ -89,9 +91,10 @@ def _tile_for(images: Tensor, weight: Tensor, stride: int, padding: int) -> int 
 
 
 class Bilinear(NamedTuple):
-    """The valid correlation of n×n numbers x with k×k taps w is output @ ((image @ x) · (kernel @ w)), all flattened.
+    """A bilinear algorithm for the valid correlation of an n×n image x with a k×k kernel w.
 
-    image [r n²], kernel [r k²], output [(n − k + 1)² r]: r products in place of (n − k + 1)² k².
+    The result is output @ ((image @ x) · (kernel @ w)), all flattened, with matrices image [r n²], kernel [r k²] and
+    output [(n − k + 1)² r]: r multiplications instead of (n − k + 1)² k².
     """
 
     image: Tensor
@@ -101,11 +104,11 @@ class Bilinear(NamedTuple):
 
 @functools.cache
 def bilinear(n: int, k: int) -> Bilinear:
-    """Return the algorithm by the discrete Fourier transform of n×n numbers, in float64.
+    """Return the algorithm that uses the discrete Fourier transform of n×n numbers, in float64.
 
-    Circular over n×n, its first n − k + 1 rows and columns are the valid ones. One of each pair of conjugate
-    frequencies is kept, and its complex product takes three real ones (Gauss): of a + bi and c + di they are ac, bd and
-    (a + b)(c + d).
+    The correlation is circular over n×n; its first n − k + 1 rows and columns are the valid ones. One of each pair of
+    conjugate frequencies is kept. Its complex product takes three real ones (Gauss): for a + bi and c + di they are ac,
+    bd and (a + b)(c + d).
     """
     rows = [torch.arange(size, dtype=torch.float64) for size in (n, k, n - k + 1)]
     image, kernel, output = [], [], []
@@ -128,7 +131,7 @@ def bilinear(n: int, k: int) -> Bilinear:
 
 
 class Part(NamedTuple):
-    """The numbers that a tile takes from a map, or adds to it: their indices, and a column of `matrix` each."""
+    """The elements of a flattened map that a tile reads or writes: indices `places`, with a column of `matrix` each."""
 
     matrix: Tensor
     places: Tensor
@@ -146,7 +149,7 @@ class Tiling(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def tiling(height: int, width: int, kernel: int, stride: int, padding: int, tile: int, dtype: torch.dtype) -> Tiling:
-    """Cut maps of this size into tiles; what lies beyond the map is zero and left out."""
+    """Return how maps of this size are cut into tiles; places beyond the map are zero and left out."""
     taps = -(-kernel // stride)
     step = tile - taps + 1
     size = output_size(height, kernel, stride, padding), output_size(width, kernel, stride, padding)
@@ -168,7 +171,7 @@ def tiling(height: int, width: int, kernel: int, stride: int, padding: int, tile
 
 
 def _part(matrix: Tensor, first: tuple[int, int], step: int, rows: int, size: tuple[int, int]) -> Part:
-    """Return rows × rows places of a map of `size`, from `first` on, each `step` apart; and their matrix columns."""
+    """Return the part of a map of `size` with rows × rows places, the first at `first`, `step` apart."""
     row, column = (start + step * torch.arange(rows) for start in first)
     inside = ((row >= 0) & (row < size[0]))[:, None] & (column >= 0) & (column < size[1])
     places = (row[:, None] * size[1] + column)[inside]
@@ -176,7 +179,7 @@ def _part(matrix: Tensor, first: tuple[int, int], step: int, rows: int, size: tu
 
 
 def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Return the rows of a convolution's output."""
+    """Return the rows, or columns, of a convolution's output."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
@@ -184,9 +187,9 @@ def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
 def best_tile(
     batch: int, channels: int, maps: int, height: int, width: int, kernel: int, stride: int, padding: int
 ) -> int | None:
-    """Return the tile that needs the fewest products in a step of training; None if none is `WORTHWHILE`.
+    """Return the number of rows of the fastest tile for a training step; None if none is `WORTHWHILE`.
 
-    `WORD` and `DIRECT` were measured on one core with AVX-512.
+    The cost model's `WORD` and `DIRECT` were measured on one core with AVX-512.
     """
     taps, rows, columns = -(-kernel // stride), *(output_size(n, kernel, stride, padding) for n in (height, width))
     if taps < 3 or min(rows, columns) < 1:
@@ -208,7 +211,7 @@ def best_tile(
 
 
 class _TiledConvolution(torch.autograd.Function):
-    """Maps are [h·w, b·c], so that a tile is some rows; spectra of a phase are [r tiles·b c] and [r out in]."""
+    """Maps are [h·w, b·c], so that a tile is a set of rows; spectra of a phase are [r tiles·b c] and [r out in]."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, stride: int, padding: int, tile: int) -> Tensor:
@@ -279,17 +282,17 @@ def _pixels_last(flat: Tensor, like: Tensor, channels: int, size: tuple[int, int
 
 
 def gradients_by_matrices_pay(images: Tensor, weight: Tensor, stride: int) -> bool:
-    """Return whether `StridedConvolution` is faster: measured on a core with AMX, for 32 to 512 maps."""
+    """Return whether `StridedConvolution` is faster, as measured on one core with AMX for 32 to 512 maps."""
     asked = images.requires_grad or weight.requires_grad
     return asked and stride > 1 and weight.numel() >= LARGE and len(images) >= FEWEST
 
 
 class StridedConvolution(torch.autograd.Function):
-    """A `torch.nn.functional.conv2d` of bfloat16 whose gradients are a product of matrices for each tap of the kernel.
+    """A `torch.nn.functional.conv2d` in bfloat16 whose gradients are one matrix product per tap of the kernel.
 
     images [b c h w], weight [out c k k], bias [out] or None, stride, padding → [b out rows columns]. The gradient of
-    images is a sum in float32 of products that are rounded to bfloat16: its own rounding error is up to one and a half
-    times PyTorch's. That of the kernel is as near to the exact one as PyTorch's.
+    images sums products rounded to bfloat16 in float32, so its rounding error is up to one and a half times PyTorch's.
+    The gradient of the kernel is as accurate as PyTorch's.
     """
 
     @staticmethod
@@ -301,7 +304,7 @@ class StridedConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        """Return the gradients of images, weight and bias for slopes [b out rows columns]."""
+        """Return the gradients of images, weight and bias, for the output's gradient [b out rows columns]."""
         images, weight = ctx.saved_tensors
         of_bias = slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
         if asks_second_derivative():
@@ -317,7 +320,7 @@ class StridedConvolution(torch.autograd.Function):
 
 
 def usual_gradients(ctx: Any, slope: Tensor, images: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return gradients of images and weight by PyTorch's own convolution, which has further derivatives."""
+    """Return gradients of images and weight by PyTorch's own convolution, which can be differentiated again."""
     asked = [*ctx.needs_input_grad[:2], False]
     stride, padding = [ctx.stride] * 2, [ctx.padding] * 2
     of_images, of_weight, _ = torch.ops.aten.convolution_backward(
@@ -327,7 +330,7 @@ def usual_gradients(ctx: Any, slope: Tensor, images: Tensor, weight: Tensor) -> 
 
 
 def _of_images(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Multiply slopes [rows·columns·b out] by each row of taps, and add them to the places which that row has seen."""
+    """Multiply the output's gradient [rows·columns·b out] by each row of taps, and add it to the places they read."""
     (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape
     taps = weight.permute(2, 0, 3, 1).reshape(kernel, maps, kernel * channels)
     out = slopes.new_zeros(height + 2 * padding, width + 2 * padding, batch, channels, dtype=torch.float32)
@@ -340,7 +343,7 @@ def _of_images(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor,
 
 
 def _of_weight(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Multiply slopes [rows·columns·b out] for each tap by the numbers which that tap has seen [rows·columns·b c]."""
+    """Multiply the output's gradient [rows·columns·b out] by what each tap has read [rows·columns·b c]."""
     maps, channels, kernel, _ = weight.shape
     padded = torch.nn.functional.pad(images, (padding,) * 4).permute(2, 3, 0, 1).contiguous()
     out = weight.new_empty(kernel, kernel, maps, channels)
@@ -351,6 +354,6 @@ def _of_weight(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor,
 
 
 def _seen(tap: tuple[int, int], size: torch.Size, stride: int) -> tuple[slice, slice]:
-    """Return rows and columns of the padded images that a tap reads."""
+    """Return the rows and columns of the padded images that a tap reads."""
     rows, columns = (slice(at, at + stride * (n - 1) + 1, stride) for at, n in zip(tap, size, strict=True))
     return rows, columns

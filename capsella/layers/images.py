@@ -1,4 +1,4 @@
-"""Preparation of images inside a network, so that all its users do the same; and the coordinates of pixels."""
+"""Image preparation as a part of the network, so that all its users prepare alike; and coordinates of pixels."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from capsella.types import at_least_float32
 
 
 class CropImages(nn.Module):
-    """A square cut out of every image: each at its own random place in training mode, at the centre in evaluation mode.
+    """A square crop of every image: at a random place of each image in training mode, else at the centre.
 
     Shapes: [b c height width] → [b c size size].
     """
@@ -26,12 +26,12 @@ class CropImages(nn.Module):
         self.room = (image_size[0] - size, image_size[1] - size)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c size size"]:
-        """Cut each image."""
+        """Crop each image."""
         size = self.size
         top, left = (room // 2 for room in self.room)
         if not self.training:
             return images[..., top : top + size, left : left + size]
-        # [b c h w] → every possible cut as a view [b c tops lefts size size], of which each image takes one
+        # [b c h w] → every possible crop as a view [b c tops lefts size size], of which each image takes one
         cuts = images.unfold(2, size, 1).unfold(3, size, 1)
         b = torch.arange(len(images), device=images.device)
         tops, lefts = (torch.randint(room + 1, (len(images),), device=images.device) for room in self.room)
@@ -41,7 +41,7 @@ class CropImages(nn.Module):
 class EnlargeImages(nn.Module):
     """Bilinear enlargement until the shorter side has `least` pixels; larger images stay as they are.
 
-    image_size: (height, width) before. size: after.
+    `image_size` is (height, width) before the enlargement, `size` after it.
 
     Shapes: [b c height width] → [b c *size].
     """
@@ -64,8 +64,8 @@ class EnlargeImages(nn.Module):
 class StandardiseImages(nn.Module):
     """Standardisation by each image's mean and standard deviation, over all pixels and channels (Hinton et al. 2018).
 
-    The deviation counts as at least 1/√pixels grey levels of 1/255, as in TensorFlow's per-image standardisation, which
-    the authors use: a blank image gives zeros.
+    The standard deviation is at least 1/√n grey levels of 1/255 for n pixels and channels, as in TensorFlow's per-image
+    standardisation, which the authors use. A blank image gives zeros.
 
     Shapes: [b c h w] → [b c h w].
     """
@@ -73,7 +73,7 @@ class StandardiseImages(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Standardise each image."""
         pixels = images.shape[1] * images.shape[2] * images.shape[3]
-        wide = at_least_float32(images)  # in float16 the least deviation is 0
+        wide = at_least_float32(images)  # in float16 the smallest deviation would be 0
         centred = wide - wide.mean((1, 2, 3), keepdim=True)
         variance = centred.square().mean((1, 2, 3), keepdim=True)
         standard = centred * variance.clamp(min=255**-2 / pixels).rsqrt()  # clamped first: √0 has no gradient
@@ -83,8 +83,8 @@ class StandardiseImages(nn.Module):
 class JitterImages(nn.Module):
     """Random brightness and contrast for every training image; evaluation images stay as they are.
 
-    x → f·(x − mean) + mean + δ, with f uniform in 1 ± contrast and δ uniform in ± brightness, the mean over all pixels
-    and channels. In units of the images: after `StandardiseImages`, standard deviations.
+    x → f·(x − mean) + mean + δ, with f uniform in 1 ± contrast, δ uniform in ± brightness, and the mean over all pixels
+    and channels. Brightness is in units of pixel values: after `StandardiseImages`, standard deviations.
 
     Shapes: [b c h w] → [b c h w].
     """
@@ -107,7 +107,7 @@ class JitterImages(nn.Module):
 class PrepareImages(nn.Sequential):
     """Image preparation of the networks of Hinton et al. 2018: crop, standardise, and change brightness in training.
 
-    image_size: (height, width) before. size: after the crop.
+    `image_size` is (height, width) before the crop, `size` after it.
 
     Shapes: [b c height width] → [b c *size].
     """
@@ -124,10 +124,10 @@ class PrepareImages(nn.Sequential):
         self.size = image_size if crop is None else (crop, crop)
 
     def drawn_size(self) -> tuple[int, int]:
-        """Return the size that a decoder draws.
+        """Return the size of the images that a decoder reconstructs.
 
         Raises:
-            ValueError: images are cropped at random here, so that no loss knows what is to be drawn.
+            ValueError: images are cropped at random here, so the loss does not know what to compare with.
         """
         if self.size != self.image_size:
             raise ValueError(f"reconstruction: must be off with a crop, or the crop be None, got {self.size[0]} pixels")
@@ -139,8 +139,8 @@ def receptive_field_centres(
 ) -> Float[Tensor, "h w 2"]:
     """Return (row, column) of each receptive field's centre, after unpadded convolutions given as (kernel, stride).
 
-    In units of the image: 0 is its upper or left edge, 1 its lower or right edge, and the centre of pixel k of n is
-    (k + 1/2) / n.
+    Coordinates are fractions of the image: 0 is the upper or left edge, 1 the lower or right edge, and the centre of
+    pixel k of n is (k + 1/2) / n.
 
     >>> receptive_field_centres((4, 4), [(2, 2)])[:, 0]  # windows over pixels 0–1 and 2–3
     tensor([[0.2500, 0.2500],
@@ -158,9 +158,9 @@ def coordinate_addition(
 ) -> Float[Tensor, "h w d"]:
     """Return the offset that [H] adds to every vote: the scaled centre, in the first two elements of the last column.
 
-    A vector pose has no columns: its first two elements take the centre. As [H] writes, the addition is to the votes,
-    after W, so that the class capsule learns where the entity is within each receptive field; Forslöv 2018 §7.1.1 says
-    to the child's pose.
+    A vector pose has no columns: the centre goes into its first two elements. [H] adds to the votes, after W, so that
+    the class capsule learns where the entity is within each receptive field; Forslöv 2018 §7.1.1 adds to the child's
+    pose.
 
     Raises:
         ValueError: a matrix pose that is not square, or fewer than two elements to add to.
@@ -188,7 +188,7 @@ class CoordinateChannels(nn.Module):
         height, width = image_size
         grid = torch.empty(2, height, width)
         grid[0], grid[1] = torch.linspace(-1, 1, height)[:, None], torch.linspace(-1, 1, width)
-        # Not a part of the saved weights: the image size gives it.
+        # Not saved with the weights: it follows from the image size.
         self.register_buffer("grid", grid, persistent=False)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:

@@ -18,13 +18,13 @@ GROUP = 16  # channels per group (Wu and He 2018, Table 3), or all if there are 
 def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
     """Return a normalisation with scale and shift for maps [b channels h w].
 
-    "batch" normalises over all images of a batch, and by running statistics in evaluation (Ioffe and Szegedy 2015),
-    "group" over the pixels of `GROUP` channels of one image (Wu and He 2018), "instance" over one channel of one image
-    (Ulyanov et al. 2016). The last two do not depend on other images, so images of another domain are normalised by
-    their own statistics.
+    "batch" normalises over all images of a batch, and by running statistics in evaluation mode (Ioffe and Szegedy
+    2015), "group" over the pixels of `GROUP` channels of one image (Wu and He 2018), "instance" over one channel of one
+    image (Ulyanov et al. 2016). The last two do not depend on other images, so images of another domain are normalised
+    by their own statistics.
 
     Raises:
-        ValueError: not a `Norm`, `channels` below 1, or not a multiple of its groups.
+        ValueError: an unknown `kind`, or `channels` that are below 1 or not a multiple of the number of groups.
     """
     check_minimum(1, channels=channels)
     if kind == "batch":
@@ -38,9 +38,9 @@ def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
 
 
 class GroupNorm(nn.GroupNorm):
-    """PyTorch's group normalisation, also of maps with the channels last that need no gradient.
+    """PyTorch's group normalisation with a workaround for maps stored channels last that need no gradient.
 
-    On a CPU, the backward pass of PyTorch's ends the process for these, e.g. behind frozen layers.
+    On a CPU, PyTorch's backward pass crashes the process for such maps, e.g. after frozen layers.
     """
 
     def forward(self, maps: Float[Tensor, "b channels h w"]) -> Float[Tensor, "b channels h w"]:
@@ -49,10 +49,10 @@ class GroupNorm(nn.GroupNorm):
 
 
 class NormaliseCapsules(nn.Module):
-    """Batch normalisation of capsules, by type: of their poses, and of their activations' log-odds.
+    """Batch normalisation of capsules by type, for poses and for the log-odds of activations.
 
-    Ribeiro, Leontidis, Kollias 2020 (their code): one mean and variance per type, over images, sites and pose elements,
-    without scale and shift.
+    As in the code of Ribeiro, Leontidis, Kollias 2020, each type has one mean and variance over images, sites and pose
+    elements, and no scale or shift.
 
     Shapes: CapsuleLogits(poses [b h w types d], log_odds [b h w types]) → the same.
 
@@ -67,26 +67,27 @@ class NormaliseCapsules(nn.Module):
         self.log_odds = NormaliseTypes(types, affine=affine)
 
     def forward(self, capsules: CapsuleLogits) -> CapsuleLogits:
-        """Normalise both."""
+        """Normalise poses and log-odds."""
         poses, log_odds = capsules
         return CapsuleLogits(_by_type(self.poses, poses), _by_type(self.log_odds, log_odds.unsqueeze(4)).squeeze(4))
 
 
 class NormaliseTypes(nn.BatchNorm1d):
-    """Batch norm whose running statistics are the plain mean over the first 1/momentum batches, then exponential.
+    """Batch normalisation with running statistics that are plain means over the first 1/momentum batches.
 
-    PyTorch's start from a variance of 1 and take a hundred batches to forget it. Where the true one is 1e-4, as that of
-    log-odds may be, a short training would end in a network that is at chance in evaluation.
+    After these batches, they are exponential averages. PyTorch's running variance starts at 1 and takes a hundred
+    batches to forget that. If the true variance is 1e-4, as for some log-odds, a network would be at chance in
+    evaluation mode after a short training.
 
-    A class capsule of a single image has one number per type, without a variance; it is normalised by the running
-    statistics, as is a batch without images. Statistics are taken in float32 or more, since log-odds may differ by less
-    than the steps of half precision.
+    The class capsules of a single image have one number per type and so no variance; they are normalised by the running
+    statistics, as is a batch without images. Statistics are computed at least in float32, because log-odds may differ
+    by less than half precision resolves.
 
     Shapes: [b types n] → [b types n].
     """
 
     def forward(self, x: Float[Tensor, "b types n"]) -> Float[Tensor, "b types n"]:
-        """Normalise by the batch's statistics in training, else by the running ones."""
+        """Normalise by the batch's statistics in training mode, otherwise by the running ones."""
         mean, variance = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
         kind = torch.promote_types(mean.dtype, torch.float32)
         x = x.to(kind)
@@ -113,7 +114,7 @@ def _by_type(norm: NormaliseTypes, x: Float[Tensor, "b h w c d"]) -> Float[Tenso
 
 
 class PadCapsules(nn.Module):
-    """A border of capsules of activation zero and pose zero, as the zeros of padded convolutions.
+    """Zero padding: a border of capsules with zero poses and activations.
 
     Shapes: Capsules(poses [b h w c d], activations [b h w c]) → the same with h + 2·width rows, w + 2·width columns.
     """
@@ -130,13 +131,13 @@ class PadCapsules(nn.Module):
 
 
 class NormalisePoses(nn.Module):
-    """A normalisation of each element of each capsule type's pose, as a feature map; see `norm_layer`.
+    """A normalisation of poses, where each element of each capsule type is a feature map; see `norm_layer`.
 
     Shapes: Capsules(poses [b h w types pose], activations [b h w types]) → the same; activations stay as they are.
 
     Args:
         types: capsule types.
-        pose: elements of each.
+        pose: pose elements of each type.
         norm: batch, group or instance.
     """
 
@@ -146,7 +147,7 @@ class NormalisePoses(nn.Module):
         self.norm = norm_layer(norm, types * pose)
 
     def forward(self, capsules: Capsules) -> Capsules:
-        """Normalise maps of which channel t·pose + k is element k of type t.
+        """Normalise poses as maps, in which channel t·pose + k is element k of type t.
 
         Raises:
             ValueError: capsules of other types or pose elements.
@@ -158,11 +159,10 @@ class NormalisePoses(nn.Module):
 
 
 def he_init_(network: nn.Module) -> None:
-    """Draw the weights of all convolutions and dense layers as He et al. 2015 do for ReLUs, and zero their biases.
+    """Initialise the weights of all convolutions and dense layers as He et al. 2015 for ReLUs, and zero their biases.
 
-    PyTorch's default shrinks the signal by √6 per layer. Capsule layers keep their own initial weights, as do weights
-    on
-    the meta device: drawing those would make PyTorch import its compiler, which takes seconds.
+    PyTorch's default shrinks the signal by √6 per layer. Capsule layers keep their own initial weights. Weights on the
+    meta device are skipped: drawing them would make PyTorch import its compiler, which takes seconds.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:
@@ -172,7 +172,7 @@ def he_init_(network: nn.Module) -> None:
 
 
 def trunc_normal_init_(layer: nn.Conv2d, sd: float) -> None:
-    """Draw weights from a normal distribution cut at twice `sd`, biases 0.1 (code of Sabour et al. 2017)."""
+    """Draw weights from a normal distribution truncated at ± 2 `sd`, set biases to 0.1 (code of Sabour et al. 2017)."""
     nn.init.trunc_normal_(layer.weight, std=sd, a=-2 * sd, b=2 * sd)
     if layer.bias is not None:
         nn.init.constant_(layer.bias, 0.1)

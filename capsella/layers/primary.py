@@ -21,10 +21,9 @@ class PrimaryCapsules(nn.Module):
     paper, and the default here, do not.
 
     `uniform_couplings=True` is the layer of the authors' code, which the paper does not mention: the features are one
-    child, routed once to its `types` parents, so that every vote counts 1/types before the bias is added. A step of the
-    optimizer then moves a capsule `types` times less. Without that, the paper's learning rate lengthens all class
-    capsules to 1 within ten steps on pairs of digits, where the squash has no slope. The initial weights are the
-    authors' as well.
+    child, routed once to `types` parents, so that every vote counts 1/types before the bias is added. An optimizer step
+    then moves a capsule `types` times less. Otherwise, on pairs of digits, the paper's learning rate lengthens all
+    class capsules to 1 within ten steps, and the squash saturates. The initial weights are the authors', too.
 
     Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations ‖pose‖ [b h w types]).
     """
@@ -49,7 +48,7 @@ class PrimaryCapsules(nn.Module):
         self.conv: nn.Conv2d = FastConv2d(in_channels, types * pose, kernel, stride)
         if uniform_couplings:
             trunc_normal_init_(self.conv, 0.1)
-        # Saved with the weights, so that weights of one kind are not loaded into the other.
+        # Saved with the weights, so that weights with and without uniform couplings are not mixed up on loading.
         self.register_buffer("coupling", torch.tensor(1 / types) if uniform_couplings else None)
         self.activation = nn.ReLU() if activation == "relu" else nn.Identity()
 
@@ -69,11 +68,11 @@ class PrimaryCapsules(nn.Module):
 
 
 class DepthwisePrimaryCapsules(nn.Module):
-    """A depthwise convolution over the whole grid: one number per feature map, and the numbers are cut into capsules.
+    """A depthwise convolution over the whole grid, which turns each feature map into one element of a capsule.
 
     Mazzia et al. 2021, section 3.1: 128 maps of 9×9 → 16 types, 8-D, by a depthwise 9×9 kernel. Channel t·pose + k is
-    element k of type t; the capsules are squashed by `squash_exponential`. Its initial weights are the authors'
-    (Glorot).
+    element k of type t; the capsules are squashed by `squash_exponential`. The initial weights are Glorot's, as in the
+    authors' code.
 
     Shapes: [b types·pose rows columns] → Capsules(poses [b 1 1 types pose], activations ‖pose‖ [b 1 1 types]).
 
@@ -81,8 +80,8 @@ class DepthwisePrimaryCapsules(nn.Module):
         types: capsule types.
         pose: pose elements of each.
         grid: rows and columns of the feature maps.
-        kernel: rows and columns of the kernel, at the top left; None for the whole grid. The authors' network for pairs
-            of digits has a kernel of 5×5 on maps of 6×6.
+        kernel: rows and columns of the kernel, which reads the top left of the maps; None for the whole grid. The
+            authors' network for pairs of digits has a kernel of 5×5 on maps of 6×6.
     """
 
     def __init__(self, types: int, pose: int, grid: tuple[int, int], kernel: int | None = None) -> None:
@@ -97,7 +96,7 @@ class DepthwisePrimaryCapsules(nn.Module):
         """Turn feature maps into squashed capsules.
 
         Raises:
-            ValueError: maps of another grid, which would give capsules at several places.
+            ValueError: maps of another size than `grid`, which would give capsules at several places.
         """
         came = tuple(features.shape[2:])
         if came != self.grid:
@@ -116,7 +115,7 @@ class DepthwisePrimaryCapsules(nn.Module):
 
 
 class MatrixPrimaryCapsules(nn.Module):
-    """Two convolutions in one: poses without an activation function, and one activation per capsule through a sigmoid.
+    """One convolution that makes poses, without an activation function, and activations, through a sigmoid.
 
     Hinton et al. 2018, section 4: kernel 1×1, 32 types, 4×4 poses. Channel t·pose + k of the first types·pose channels
     is element k of type t; the last `types` channels are the activations.
@@ -153,13 +152,14 @@ class MatrixPrimaryCapsules(nn.Module):
 class NormalisedPrimaryCapsules(nn.Module):
     """`MatrixPrimaryCapsules` with a normalisation in place of the biases (Hahn et al. 2019, their code).
 
-    Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations [b h w types]); zeros around.
+    Shapes: [b in_channels height width] → Capsules(poses [b height width types pose], activations [b height width
+    types]).
 
     Args:
-        in_channels: feature maps.
+        in_channels: number of feature maps.
         types: capsule types.
         pose: pose elements of each.
-        kernel: rows and columns, an odd number; the grid stays as large as the maps.
+        kernel: rows and columns of the kernel, an odd number; zero padding keeps the grid as large as the maps.
         norm: the normalisation of all output channels.
     """
 

@@ -1,7 +1,7 @@
-"""3×3 convolutions of maps stored channels last, by a third of the products (C++ kernels of csrc/winograd.cpp).
+"""3×3 convolutions of maps stored channels last, by a third of the multiplications (C++ kernels of csrc/winograd.cpp).
 
-F(4×4, 3×3) of Winograd (Lavin and Gray 2016, arXiv 1509.09308): tiles of 6×6 numbers are brought to spectra, in which a
-convolution is a product of numbers.
+This is Winograd's F(4×4, 3×3) (Lavin and Gray 2016, arXiv 1509.09308): tiles of 6×6 numbers are transformed to spectra,
+where a convolution is an element-wise product.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ from torch import Tensor
 from capsella._native import kernels
 from capsella.routing.functional import asks_second_derivative
 
-CHANNELS = 16  # channels are multiples of this
-SAVES = 1.6  # the products of a direct convolution must be this many times those of the tiles
-# Of a kernel's three numbers along one axis, the spectrum at 0, ±1, ±2 and infinity.
+CHANNELS = 16  # the kernels take only multiples of this many channels
+SAVES = 1.6  # a direct convolution must need this many times the multiplications of the tiles
+# From a kernel's three numbers along one axis to their spectrum at 0, ±1, ±2 and infinity.
 _AXIS = torch.tensor(
     [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6],
      [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]],
@@ -24,7 +24,7 @@ _KERNEL = torch.kron(_AXIS, _AXIS).float()  # [36 9]
 
 
 def winograd_pays(maps: Tensor, weight: Tensor, stride: int, padding: int) -> bool:
-    """Return whether `WinogradConvolution` can take a convolution in float32 on the CPU, and is faster."""
+    """Return whether `WinogradConvolution` supports a convolution in float32 on the CPU, and is faster."""
     if not hasattr(kernels, "winograd_forward") or tuple(weight.shape[2:]) != (3, 3) or stride != 1 or padding > 2:
         return False
     rows, columns = (n + 2 * padding - 2 for n in maps.shape[2:])
@@ -38,10 +38,10 @@ def winograd_pays(maps: Tensor, weight: Tensor, stride: int, padding: int) -> bo
 
 
 class WinogradConvolution(torch.autograd.Function):
-    """A `torch.nn.functional.conv2d` of float32 with a 3×3 kernel and stride 1.
+    """A `torch.nn.functional.conv2d` in float32 with a 3×3 kernel and stride 1.
 
     maps [b c h w], weight [out c 3 3], bias [out] or None, padding 0 to 2 → [b out rows columns], channels last.
-    Rounding errors are some 1e-6 of the largest numbers of a tile. An infinity spoils its tile.
+    Rounding errors are about 1e-6 times the largest number of a tile. An infinity spoils its tile.
     """
 
     @staticmethod
@@ -53,7 +53,7 @@ class WinogradConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        """Return the gradients of maps, weight and bias for slopes [b out rows columns]."""
+        """Return the gradients of maps, weight and bias, for the output's gradient [b out rows columns]."""
         maps, weight = ctx.saved_tensors
         if asks_second_derivative():
             sizes = [1, 1], [ctx.padding] * 2, [1, 1], False, [0, 0], 1, list(ctx.needs_input_grad[:3])
