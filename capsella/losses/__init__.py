@@ -1,4 +1,4 @@
-"""Losses, each the mean over the batch of one number per image; and what counts as an error."""
+"""Losses, each a mean over the images of a batch, and the counting of classification errors."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Losses on class activations, logits and reconstructions, each the mean over the batch; and errors."""
+"""Losses on class activations, logits and reconstructions, each a mean over the batch; and error counts."""
 
 from functools import partial
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from capsella.errors import ArgumentError, check_argument
 from capsella.losses.options import FOR_TWO_CLASSES, LossOptions, Reduction
 from capsella.types import Output, at_least_float32
 
-# The label that PyTorch's cross-entropy ignores: none, because its own −100 would be ignored in silence.
+# `ignore_index` of the cross-entropy: no label has this value. PyTorch would silently ignore labels of −100.
 _NO_LABEL = -(2**31)
 
 
@@ -29,9 +29,9 @@ def margin_loss(
 
     Args:
         activations: [b classes], in [0, 1].
-        labels: class numbers [b], or 0/1 for each class [b classes] where several may be present.
+        labels: class indices [b], or 0/1 for each class [b classes] if several may be present.
         positive_margin, negative_margin, absent_weight: m⁺, m⁻ and λ.
-        image_weights: [b], factors of the images' losses before the mean.
+        image_weights: [b], by which the images' losses are multiplied before the mean.
 
     Raises:
         ValueError: labels of another batch size or number of classes, weights of another batch size.
@@ -55,19 +55,19 @@ def spread_loss(
 
     Args:
         activations: [b classes], in [0, 1].
-        labels: class numbers [b], one class per image.
+        labels: class indices [b], one class per image.
         margin: m, which rises during training: see `LossOptions.spread_at`.
-        image_weights: [b], factors of the images' losses before the mean.
+        image_weights: [b], by which the images' losses are multiplied before the mean.
 
     Raises:
-        ValueError: labels that are not class numbers [b], weights of another batch size.
+        ValueError: labels that are not class indices [b], weights of another batch size.
 
     >>> spread_loss(torch.tensor([[0.9, 0.1, 0.5]]), torch.tensor([0]), margin=0.7)  # 0 + 0.3²
     tensor(0.0900)
     """
     if labels.shape != activations.shape[:1] or labels.is_floating_point():
         raise ValueError(
-            f"labels: must be class numbers [b] = ({len(activations)},) for the spread loss, "
+            f"labels: must be class indices [b] = ({len(activations)},) for the spread loss, "
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
     true = _numbers(labels)[:, None]
@@ -78,9 +78,10 @@ def spread_loss(
 def cross_entropy(
     output: Output, labels: Int[Tensor, " b"], image_weights: Float[Tensor, " b"] | None = None
 ) -> Float[Tensor, ""]:
-    """Return the softmax cross-entropy of logits, or of capsule activations taken as logits ([H], Table 1, its code).
+    """Return the softmax cross-entropy of logits; without logits, of activations as if they were logits.
 
-    Activations lie in [0, 1], so that for five classes the loss is at least ln(1 + 4/e) = 0.905.
+    The authors' code of [H] takes activations for its Table 1. As they lie in [0, 1], the loss is at least
+    ln(1 + 4/e) = 0.905 for five classes.
 
     Raises:
         ValueError: weights of another batch size.
@@ -99,8 +100,8 @@ def sigmoid_cross_entropy(
 
     Args:
         output: the output of a model that has logits.
-        labels: class numbers [b], or 0/1 for each class [b classes] where several may be present.
-        image_weights: [b], factors of the images' losses before the mean.
+        labels: class indices [b], or 0/1 for each class [b classes] if several may be present.
+        image_weights: [b], by which the images' losses are multiplied before the mean.
 
     Raises:
         ValueError: an output without logits, labels of another batch size or number of classes, weights of another
@@ -116,7 +117,7 @@ def sigmoid_cross_entropy(
 
 
 def multi_hot(labels: Int[Tensor, "b k"], classes: int) -> Int[Tensor, "b classes"]:
-    """Turn class numbers into 1 for each class that is present, and 0 for the others.
+    """Turn class indices into 1 for each class that is present, and 0 for the others.
 
     >>> multi_hot(torch.tensor([[2, 0]]), 4)
     tensor([[1, 0, 1, 0]])
@@ -135,9 +136,9 @@ def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> F
 
 
 def _numbers(labels: Tensor) -> Tensor:
-    """Turn class numbers of any integer type into those that PyTorch's functions take."""
+    """Convert class indices of any integer dtype to int64."""
     if labels.dtype == torch.bool or labels.is_floating_point():
-        raise ArgumentError("labels", "be class numbers, of an integer type", labels.dtype)
+        raise ArgumentError("labels", "be class indices, of an integer dtype", labels.dtype)
     return labels.long()
 
 
@@ -149,15 +150,15 @@ def _present(activations: Tensor, labels: Tensor) -> Tensor:
     if labels.shape == activations.shape:
         return labels.to(activations)
     raise ValueError(
-        f"labels: must be class numbers [b] = ({batch},) or 0/1 [b classes] = ({batch}, {classes}), "
+        f"labels: must be class indices [b] = ({batch},) or 0/1 [b classes] = ({batch}, {classes}), "
         f"got {labels.dtype} of shape {tuple(labels.shape)}"
     )
 
 
 def predicted_classes(activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b *k"]) -> Int[Tensor, " b *k"]:
-    """Return the class of the largest activation, or those of the two largest for labels of two classes ([S] §6).
+    """Return the class of the largest activation; for labels of two classes, the classes of the two largest ([S] §6).
 
-    The one of the two that is a label stands in the place of that label.
+    Of two predicted classes, one that is a label stands at the position of that label.
 
     >>> predicted_classes(torch.tensor([[0.1, 0.8, 0.3, 0.9]]), torch.tensor([[1, 2]]))
     tensor([[1, 3]])
@@ -170,7 +171,7 @@ def predicted_classes(activations: Float[Tensor, "b classes"], labels: Int[Tenso
 
 
 def top_classes(activations: Float[Tensor, "*b classes"], number: int) -> Int[Tensor, "*b number"]:
-    """Return the classes of the largest activations; the first of equal ones comes first, as for `argmax`.
+    """Return the classes of the `number` largest activations; of equal ones the first comes first, as for `argmax`.
 
     >>> top_classes(torch.ones(5), 2)
     tensor([0, 1])
@@ -179,20 +180,20 @@ def top_classes(activations: Float[Tensor, "*b classes"], number: int) -> Int[Te
 
 
 def count_errors(activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b *k"]) -> int:
-    """Count the images that are classified wrong; of two classes per image both must be found ([S] §6)."""
+    """Count the images that are classified wrongly; if an image has two classes, both must be found ([S] §6)."""
     wrong = predicted_classes(activations, labels) != labels
     return int(wrong.flatten(1).any(1).sum() if wrong.ndim == 2 else wrong.sum())
 
 
 class MixupTargets(NamedTuple):
-    """The classes of the images that mixup has mixed into a batch (Zhang et al. 2018), and their share."""
+    """For each image of a batch, the class of the image that mixup has mixed in (Zhang et al. 2018), and its share."""
 
     labels: Int[Tensor, " b"]
     share: Float[Tensor, " b"]
 
 
 class Losses(NamedTuple):
-    """The terms of a loss, each a scalar; `reconstruction` is weighted, and zero for a model without decoder."""
+    """A loss and its terms, each a scalar; `reconstruction` is weighted, and zero for a model without decoder."""
 
     total: Tensor
     classification: Tensor
@@ -202,7 +203,7 @@ class Losses(NamedTuple):
 def reconstruction_loss(
     reconstruction: Float[Tensor, "b c h w"], images: Float[Tensor, "b c h w"], reduction: Reduction = "sum"
 ) -> Float[Tensor, ""]:
-    """Return the squared differences of an image's pixels, summed ([S] §4.1) or averaged (Forslöv 2018); unweighted.
+    """Return the squared error, summed ([S] §4.1) or averaged (Forslöv 2018) over an image's pixels, without weight.
 
     Raises:
         ValueError: shapes differ, or an unknown reduction.
@@ -231,18 +232,19 @@ def total_loss(
 
     Args:
         output: the output of a model called with `labels`.
-        images: [b c h w] in [0, 1], which a reconstruction is compared with.
-        labels: class numbers [b], or [b 2] where each image overlays one of each class.
-        options: which losses, and their constants.
-        parts: [b 2 c h w], the images that each of `images` overlays: each capsule is to draw its own ([S] §6).
-        spread: the margin of the spread loss now, by `options.spread_at`; without it, the last one.
-        class_weights: [classes], factors of the images' classification losses, by class.
-        mixup: what mixup has mixed into the images. The classification loss is that of both labels, each by its share;
-            the reconstruction is compared with the mixture.
+        images: [b c h w] in [0, 1], with which a reconstruction is compared.
+        labels: class indices [b], or [b 2] for images that overlay two images of different classes.
+        options: the losses to add up, and their constants.
+        parts: [b 2 c h w], the two images that each of `images` overlays: each class capsule must reconstruct its own
+            ([S] §6).
+        spread: the current margin of the spread loss, by `options.spread_at`; None takes the last one.
+        class_weights: [classes], by which an image's classification loss is multiplied.
+        mixup: the targets of mixup. The classification loss is then that of both labels, each weighted by its share,
+            and the reconstruction is compared with the mixed image.
 
     Raises:
-        ValueError: two classes per image and a loss for one, class weights or mixup; parts of another shape than the
-            reconstructions.
+        ValueError: two classes per image together with class weights, mixup, or a loss for one class; parts of another
+            shape than the reconstructions.
     """
     if mixup is None:
         classification = _classification(output, labels, options, spread, class_weights)
@@ -267,9 +269,9 @@ def _classification(
     if labels.ndim == 2 and options.name not in FOR_TWO_CLASSES:
         raise ArgumentError("loss", f"be {' or '.join(FOR_TWO_CLASSES)} for images of two classes", options.name)
     if labels.ndim == 2 and class_weights is not None:
-        raise ValueError("class_weights: must be None for images of two classes, got some")
+        raise ValueError("class_weights: must be None for images of two classes, got weights")
     if labels.ndim == 2 and shares is not None:
-        raise ValueError("mixup: must be None for images of two classes, got some")
+        raise ValueError("mixup: must be None for images of two classes, got targets")
     present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
     each = shares if class_weights is None else class_weights[labels.long()] * (1.0 if shares is None else shares)
     if options.name == "margin":

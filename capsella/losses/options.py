@@ -1,4 +1,4 @@
-"""Options of the losses: which are added up, and their constants."""
+"""Options of the losses: their names and constants."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -14,29 +14,30 @@ STAIR = 3000  # steps of one stair of the spread loss's margin in Forslöv's the
 
 @dataclass(frozen=True)
 class LossOptions:
-    """The losses that are added up, and their constants. Defaults: Sabour et al. 2017, section 3 and 4.1."""
+    """A classification loss and a reconstruction loss. Defaults: Sabour et al. 2017, sections 3 and 4.1."""
 
     name: Classification = "margin"
-    """The loss on the class activations (or the logits of a CNN, for both cross-entropies). Images of two classes need
+    """Classification loss, on class activations, or for both cross-entropies on logits. Images of two classes need
     margin or sigmoid_cross_entropy."""
     positive_margin: float = 0.9
-    """m⁺: no loss for a present class that is longer."""
+    """m⁺ of the margin loss: a present class whose activation is larger has no loss."""
     negative_margin: float = 0.1
-    """m⁻: no loss for an absent class that is shorter."""
+    """m⁻ of the margin loss: an absent class whose activation is smaller has no loss."""
     absent_weight: float = 0.5
-    """λ: weight of the classes that are absent."""
+    """λ of the margin loss: weight of the absent classes."""
     spread_schedule: Schedule = "linear"
-    """Rise of the spread loss's margin: linear (Hinton et al. 2018), or by 0.1 at a time (Forslöv's thesis)."""
+    """Rise of the spread loss's margin: linear (Hinton et al. 2018), or in stairs of 0.1 (Forslöv's thesis)."""
     spread_first: float = 0.2
-    """The spread loss's margin at the first step."""
+    """Margin of the spread loss at the first step."""
     spread_last: float = 0.9
-    """The margin that it reaches and keeps; validation always uses it, so that epochs compare."""
+    """Last margin of the spread loss. Validation always uses it, so that the losses of epochs can be compared."""
     spread_steps: int | None = None
-    """Steps until the last margin (linear; None: the whole training), or of one stair (None: 3,000, the thesis's)."""
+    """Linear schedule: steps until the last margin (None: the whole training). Stairs: steps per stair (None: 3,000, as
+    in the thesis)."""
     reconstruction: Reduction = "sum"
-    """Add up squared differences over an image's pixels (Sabour et al. 2017), or average them (Forslöv's thesis)."""
+    """Sum of squared errors over an image's pixels (Sabour et al. 2017), or their mean (Forslöv's thesis)."""
     reconstruction_weight: float = 0.0005
-    """Weight of the reconstruction: 0.0005 with sum, as published; 0.392 with mean is the same for 784 pixels."""
+    """Weight of the reconstruction loss: 0.0005 with sum, as published; 0.392 with mean is the same for 784 pixels."""
 
     def __post_init__(self) -> None:
         choices = {"name": Classification, "reconstruction": Reduction, "spread_schedule": Schedule}
@@ -51,7 +52,7 @@ class LossOptions:
         check_argument(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)
 
     def spread_at(self, step: int | float, total_steps: int) -> float:
-        """Return the spread loss's margin at a step, counted from 0, of a training of `total_steps`.
+        """Return the spread loss's margin at `step`, counted from 0, of a training of `total_steps`.
 
         >>> options = LossOptions(spread_schedule="stairs")
         >>> [round(options.spread_at(step, 100_000), 1) for step in (0, 2_999, 3_000, 21_000, 99_999)]

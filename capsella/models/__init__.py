@@ -1,7 +1,7 @@
-"""Registered networks: each a function whose body is its hyper-parameters.
+"""Registered networks. Each is a function whose keyword arguments are the network's hyper-parameters.
 
-A trained one has `calibration` and `ood_detector`: see `capsella.uncertainty`. `backbones` reuses the first part of a
-trained network.
+A trained network may have a `calibration` and an `ood_detector`, see `capsella.uncertainty`. `backbones` reuses the
+first layers of a trained network.
 """
 
 from capsella.models import (

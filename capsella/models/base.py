@@ -27,21 +27,27 @@ from capsella.uncertainty import (
     save_fitted,
 )
 
-MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # typing errors and damaged files must not take all memory
+MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # so that typing errors and damaged files do not take all memory
 
 
 class ImageClassifier(nn.Module, ABC):
     """A classifier of [b channels height width] images in [0, 1], made by `create_model`.
 
-    classes: names of the classes. image_size: (height, width). channels: usually 1 or 3.
-    name, options: the arguments of `create_model`, with all defaults.
-    value_range: the values (low, high) that became 0 and 1 in training images of more than 8 bits per channel; None if
-    all had 8 bits. Other such images must be scaled by it; images of 8 bits are divided by 255.
-    cut: how stained cells were cut out of the training images, and must be of others; None if they were not.
-    fit: how training images of other proportions became [height width], and others must.
-    resolved_options: options that are saved with another value than they were given, as a backbone's description.
-    calibration: for calibrated probabilities; None until `capsella.uncertainty.calibrate_model` fits it.
-    ood_detector: detects out-of-distribution images; None until `capsella.uncertainty.fit_ood_detector` fits it.
+    Attributes:
+        classes: names of the classes.
+        image_size: (height, width).
+        channels: channels of the images, usually 1 or 3.
+        name, options: the arguments of `create_model`, with all defaults.
+        value_range: the values (low, high) that were scaled to 0 and 1 in training images of more than 8 bits per
+            channel; new images of more than 8 bits must be scaled alike. None if all training images had 8 bits; these
+            are divided by 255.
+        cut: how stained cells were cut out of the training images, and must be cut out of new ones; None if they were
+            not.
+        fit: how images of other proportions are brought to [height width].
+        resolved_options: options that are saved with another value than the given one, e.g. a backbone's description
+            instead of its name.
+        calibration: for calibrated probabilities; None until `capsella.uncertainty.calibrate_model` fits it.
+        ood_detector: detects out-of-distribution images; None until `capsella.uncertainty.fit_ood_detector` fits it.
     """
 
     name: str
@@ -59,14 +65,14 @@ class ImageClassifier(nn.Module, ABC):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The steps from image files to images for this network, before they are divided by 255."""
+        """The steps from image files to this network's images, before the division by 255."""
         return Preprocessing(self.image_size, self.channels, self.value_range, self.cut, self.fit)
 
     @abstractmethod
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
         """Classify images; a decoder reconstructs them from the class in `labels`, or from the predicted class.
 
-        Labels [b 2], for images that overlay two, give a reconstruction from each capsule [b 2 c h w].
+        Labels [b 2], for images that overlay two classes, give two reconstructions per image [b 2 c h w].
         """
 
     @property
@@ -93,7 +99,7 @@ class ImageClassifier(nn.Module, ABC):
         )
 
     def feature_layers(self) -> nn.Module:
-        """Return the layers from images to feature maps [b maps rows columns], which another network may take over.
+        """Return the layers from images to feature maps [b maps rows columns], which another network may reuse.
 
         Raises:
             CapsellaError: the model has no such part.
@@ -112,7 +118,7 @@ class ImageClassifier(nn.Module, ABC):
         """Check that images fit the model.
 
         Raises:
-            ArgumentError: not [b channels height width] with the model's channels and size.
+            ArgumentError: the shape is not [b channels height width] with the model's channels and size.
         """
         expected = (self.channels, *self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
@@ -122,11 +128,11 @@ class ImageClassifier(nn.Module, ABC):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back.
 
-        `calibration` is written to calibration.json and `ood_detector` to ood_detector.safetensors,
-        unless the weights have changed since.
+        `calibration` is written to calibration.json and `ood_detector` to ood_detector.safetensors, unless the weights
+        have changed since these were fitted.
 
         Raises:
-            ArgumentError: a layer's routing is not registered, so that the file could not be read back.
+            ArgumentError: a layer's routing is not registered, so the model could not be read back.
         """
         for layer in self.modules():
             if isinstance(routing := getattr(layer, "routing", None), Routing):
@@ -139,8 +145,8 @@ class ImageClassifier(nn.Module, ABC):
         """Load the model that `save_pretrained` wrote; damaged files never take more memory than the weights.
 
         Raises:
-            CapsellaError: a file is missing or damaged, the weights are not those of the model described, or the model
-                is of another class.
+            CapsellaError: a file is missing or damaged, model.json does not describe the model of these weights, or the
+                model is not an instance of this class.
         """
         model = load_model(Path(folder), create_model)
         if not isinstance(model, cls):
@@ -154,7 +160,7 @@ _MODELS: dict[str, ModelFunction] = {}
 
 
 def register_model(function: ModelFunction) -> ModelFunction:
-    """Register a function under its name; its arguments are the network's hyper-parameters."""
+    """Register a function that builds a network; its keyword arguments are the network's hyper-parameters."""
     _MODELS[function.__name__] = function
     return function
 
@@ -171,11 +177,11 @@ def register_variant(
 
     Args:
         name: name of the network.
-        summary: first paragraph of its docstring; the rest is that of `build`.
-        build: function with positional parameters for `arguments`, and the options as keyword-only parameters.
-        arguments: what tells this network from the others that `build` makes.
+        summary: first paragraph of its docstring; the rest is taken from `build`.
+        build: function with positional parameters for `arguments`, and keyword-only parameters for the options.
+        arguments: positional arguments that distinguish this network from others by the same `build`.
         without: options of `build` that this network lacks.
-        defaults: those of options, and values of options that it lacks, where they differ from `build`'s.
+        defaults: default values that differ from `build`'s, also of options in `without`.
     """
 
     @functools.wraps(build)
@@ -205,7 +211,7 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
             `reconstruction`.
 
     Raises:
-        ArgumentError: an unknown name or option, with the nearest known one, or an image too small for the kernels.
+        ArgumentError: an unknown name or option (suggests the nearest), or an image too small for the kernels.
 
     >>> create_model("sabour2017_capsnet", classes=3, image_size=20).classes
     ('0', '1', '2')
@@ -233,7 +239,7 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Return registered names that match a shell pattern, sorted.
+    """Return the registered names that match a shell pattern, sorted.
 
     >>> list_models("sabour2017_*")
     ['sabour2017_affnist_cnn', 'sabour2017_capsnet', 'sabour2017_cnn', 'sabour2017_multimnist_cnn']
@@ -253,7 +259,7 @@ def model_function(name: str) -> ModelFunction:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn numbers of NumPy into Python's."""
+    """Turn NumPy scalars into Python numbers."""
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in options.items()}
 
 
@@ -287,7 +293,7 @@ def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
 
 
 def _whole(number: object) -> int | None:
-    """Return a whole number, also of NumPy or a tensor; None for anything else."""
+    """Return a whole number of Python, NumPy or PyTorch as an int; None for anything else."""
     if isinstance(number, bool | str):
         return None
     try:
@@ -300,7 +306,7 @@ def grid_after(image_size: tuple[int, int], convolutions: Sequence[tuple[int, in
     """Return rows and columns after unpadded convolutions, given as (kernel, stride).
 
     Raises:
-        ArgumentError: the image is too small; names the smallest size.
+        ArgumentError: the image is too small; the error names the smallest size.
 
     >>> grid_after((28, 28), [(9, 1), (9, 2)])
     (6, 6)

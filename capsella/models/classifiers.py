@@ -1,4 +1,4 @@
-"""The two classes of networks: capsule networks and CNNs."""
+"""The base classes of the two kinds of networks: capsule networks and CNNs."""
 
 from itertools import takewhile
 from typing import Literal, cast
@@ -18,13 +18,13 @@ class CapsuleClassifier(ImageClassifier):
     """Convolutions, primary capsules, routed capsule layers, and an optional decoder.
 
     Args:
-        backbone: images to feature maps.
-        primary: feature maps to primary capsules.
-        capsule_layers: primary capsules to one capsule for each class.
-        decoder: masked class capsules to images.
-        logits: the log-odds of the class capsules are logits, for a cross-entropy (see `Output`).
+        backbone: maps images to feature maps.
+        primary: maps feature maps to primary capsules.
+        capsule_layers: map primary capsules to one capsule per class.
+        decoder: maps masked class capsules to images.
+        logits: return the log-odds of the class capsules as logits, for a cross-entropy (see `Output`).
         image_size, channels, classes: see `ImageClassifier`.
-        scores: class capsules to logits [b classes]; their softmax replaces the activations.
+        scores: maps class capsules to logits [b classes]; their softmax replaces the activations.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class CapsuleClassifier(ImageClassifier):
         self.scores, self.logits = scores, logits
         routing = self.class_routing
         if routing is not None and routing.activation_kind == "shares" and decoder is None and scores is None:
-            # Its votes make only poses, which nothing reads: training on several devices stops at such a weight.
+            # The votes make only poses, which nothing reads; training on several devices fails for unused weights.
             self.last_layer().weight.requires_grad_(False)
         if routing is not None and not routing.has_activations and not isinstance(scores, PoseScores):
-            hint = "its parents have only poses; tsai2020_resnet classifies by them"
+            hint = "its parents have only poses; tsai2020_resnet can classify by poses"
             raise ArgumentError("routing", "have activations", routing.name, hint)
 
     @property
     def has_decoder(self) -> bool:
-        """True if the network was created with reconstruction."""
+        """True if the network was created with `reconstruction=True`."""
         return self.decoder is not None
 
     def feature_layers(self) -> nn.Module:
@@ -66,7 +66,7 @@ class CapsuleClassifier(ImageClassifier):
 
     @property
     def class_routing(self) -> Routing | None:
-        """The routing of the class capsules; None if no capsule convolution makes them."""
+        """The routing of the class capsules; None if their layer is not a `CapsuleConv2d`."""
         last = self.last_layer()
         return last.routing if isinstance(last, CapsuleConv2d) else None
 
@@ -99,7 +99,7 @@ class CapsuleClassifier(ImageClassifier):
         """Return activations, class capsules, and the reconstruction from the class in `labels`, or the predicted one.
 
         Raises:
-            ValueError: images that do not fit the model, labels that are not one or two classes for each image.
+            ValueError: images that do not fit the model, or labels that are not one or two classes per image.
         """
         capsules, logits = self._encode(images)
         activations = capsules.activations[:, 0, 0, :]
@@ -113,10 +113,10 @@ class CapsuleClassifier(ImageClassifier):
 
 
 class ConvolutionalClassifier(ImageClassifier):
-    """A CNN: one network from images to logits; activations are their softmax, or the logistic of each.
+    """A CNN: one network from images to logits; activations are their softmax or sigmoid.
 
-    Its weights start by `he_init_`. With PyTorch's default, a baseline of six layers does not leave chance on
-    bright images, which would flatter the capsules. With `started=True` they stay as they are.
+    Weights are initialised by `he_init_`, unless `initialized=True`. With PyTorch's default, a baseline of six layers
+    stays at chance on bright images, which would flatter the capsules.
     """
 
     def __init__(
@@ -127,15 +127,15 @@ class ConvolutionalClassifier(ImageClassifier):
         channels: int,
         classes: tuple[str, ...],
         activation: Literal["softmax", "sigmoid"] = "softmax",
-        started: bool = False,
+        initialized: bool = False,
     ) -> None:
         super().__init__(image_size, channels, classes)
         self.network, self.activation = network, activation
-        if not started:
+        if not initialized:
             he_init_(network)
 
     def feature_layers(self) -> nn.Module:
-        """Return the layers before the first that has no rows and columns."""
+        """Return the layers before the first whose output is not a grid of feature maps."""
         layers = cast(nn.Sequential, self.network)
         return nn.Sequential(*takewhile(lambda layer: not isinstance(layer, nn.AdaptiveAvgPool2d | nn.Flatten), layers))
 
@@ -144,7 +144,7 @@ class ConvolutionalClassifier(ImageClassifier):
         return [module for module in self.network.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
-        """Return activations and their logits; `labels` are for decoders, and are not used."""
+        """Return activations and their logits; `labels` are unused, because there is no decoder."""
         self.check_images(images)
         logits: Tensor = self.network(images)
         scores = at_least_float32(logits)

@@ -1,6 +1,6 @@
 """The fourteen networks of Forslöv's thesis (2018): seven heads, each after one of two INIT-NETs.
 
-Table 2 counts weights without biases; the counts here do the same. docs/papers/forslov2018.md says what the text
+Table 2 counts weights without biases, and so do the counts here. docs/papers/forslov2018.md lists what the thesis
 leaves open.
 """
 
@@ -30,7 +30,7 @@ from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifi
 from capsella.routing import DynamicRouting, EMRouting, Routing
 
 InitNet = Literal[1, 2]
-# Table 1: basic has the first five classes, medium the first ten, hard all.
+# The classes of Table 1: "basic" has the first five, "medium" the first ten, "hard" all.
 CELLS = (
     "Segmented Neutrophil",
     "Eosinophil",
@@ -73,12 +73,12 @@ def init_net(
 ) -> nn.Sequential:
     """Return the layers from images to feature maps [b 128 rows columns]: 20×20 for 224×224 (Figures 21, 22, Table 2).
 
-    The text gives no strides; these fit Table 2's kernels and 20×20×128 at the end. INIT-NET 1: 5×5×3 with stride 2,
-    2×2 max-pool, 5×5×32, 2×2 max-pool. INIT-NET 2 has a 5×5 convolution with stride 2, of 3 and of 32 channels, in
-    place of each pool. Both halve the sides three times, to 28×28, with zeros around the maps, and end with an unpadded
-    9×9×128. A ReLU follows each convolution and its pool, after batch normalisation if `batch_norm`.
+    The text gives no strides; these fit Table 2's kernels and 20×20×128 at the end. INIT-NET 1 has 5×5×3 with stride 2,
+    2×2 max-pool, 5×5×32, 2×2 max-pool. In place of the pools, INIT-NET 2 has 5×5 convolutions with stride 2, of 3 and
+    of 32 channels. Both halve the sides three times, to 28×28, with zeros around the maps, and end with an unpadded
+    9×9×128. A ReLU follows each convolution and its pool; with `batch_norm`, batch normalisation precedes it.
 
-    `stem_width`, `front_width` and `kernel` replace the 32 and 128 channels of the figures and the last 9×9.
+    `stem_width`, `front_width` and `kernel` replace the figures' 32 and 128 channels and the last 9×9 kernel.
 
     Raises:
         ArgumentError: an image below 64×64, or a width or kernel below 1.
@@ -101,7 +101,7 @@ def init_net(
     net = nn.Sequential(*prepare, *halvings, *last, _ChannelsFirst())
     he_init_(net)
     # On a CPU, PyTorch pools 32 maps four times as fast with channels last, and these convolutions are no slower. The
-    # wider ones after them are.
+    # wider convolutions after the INIT-NET would be slower.
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net
 
@@ -117,7 +117,9 @@ def halved_size(image_size: tuple[int, int]) -> tuple[int, int]:
 
 
 def grid_after_init(image_size: tuple[int, int], *convolutions: tuple[int, int], kernel: int = 9) -> tuple[int, int]:
-    """Return rows and columns after an INIT-NET with this last kernel, and unpadded convolutions as (kernel, stride).
+    """Return rows and columns after an INIT-NET whose last kernel is `kernel`, and then unpadded convolutions.
+
+    Convolutions are given as (kernel, stride).
 
     >>> grid_after_init((224, 224)), grid_after_init((224, 224), (9, 2), (3, 1))
     ((20, 20), (4, 4))
@@ -133,13 +135,13 @@ def _convolution(
 
 
 def _pooled(layers: list[nn.Module]) -> list[nn.Module]:
-    """Put a pool before the ReLU at the end of `layers`, which then has a quarter of the work."""
+    """Insert a max-pool before the ReLU at the end of `layers`, which then has a quarter of the work."""
     *before, relu = layers
-    return [*before, nn.MaxPool2d(2, ceil_mode=True), relu]  # ⌈n / 2⌉, as the strided convolutions
+    return [*before, nn.MaxPool2d(2, ceil_mode=True), relu]  # output size ⌈n / 2⌉, as for the strided convolutions
 
 
 class _ChannelsFirst(nn.Module):
-    """Make maps contiguous that are stored channels last.
+    """A layer that makes maps stored channels last contiguous.
 
     Shapes: [b c h w] → [b c h w].
     """
@@ -163,8 +165,8 @@ def _cnn_net(
     """Build a CNN-NET.
 
     Args:
-        image_size: (height, width), at least 64×64. Images below 224 on the shorter side are enlarged to it; above, the
-            first dense layer grows with the image.
+        image_size: (height, width), at least 64×64. Images with a shorter side below 224 are enlarged to it; for larger
+            ones, the first dense layer grows with the image.
         channels: channels of the images, 1 for grey, 3 for RGB.
         classes: names of the classes.
         standardise: bring each image to zero mean and unit variance first; the thesis does not mention it.
@@ -204,14 +206,14 @@ def _capsnet(
         image_size: (height, width), at least 64×64; images below 224 on the shorter side are enlarged to it.
         channels: channels of the images, 1 for grey, 3 for RGB.
         classes: names of the classes.
-        routing: routing of all routed layers; 3 iterations (§6.5).
+        routing: routing of all routed layers; 3 iterations in the thesis (§6.5).
         standardise: bring each image to zero mean and unit variance first; the thesis does not mention it.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
-        he_primary: draw the primary capsules' weights as He et al. 2015 do for ReLUs, 2.4 times as wide as PyTorch.
-        conv_weight_sd: standard deviation of the capsule convolution's first weights. At 0.1, class capsules start 0.02
-            long.
-        class_weight_sd: standard deviation of the class capsules' first weights. At 0.1, those of CAPSNET 1 start 0.999
-            long.
+        he_primary: initialise the primary capsules' weights as He et al. 2015 for ReLUs, 2.4 times as wide as PyTorch.
+        conv_weight_sd: standard deviation of the capsule convolution's initial weights. With 0.1, class capsules are at
+            first 0.02 long.
+        class_weight_sd: standard deviation of the class capsules' initial weights. With 0.1, those of CAPSNET 1 are at
+            first 0.999 long.
         reconstruction: add DECODER NET.
     """
     backbone = init_net(init, image_size, channels, standardise, batch_norm)
@@ -256,17 +258,17 @@ def _em_net(
         image_size: (height, width), at least 64×64; images below 224 on the shorter side are enlarged to it.
         channels: channels of the images, 1 for grey, 3 for RGB.
         classes: names of the classes, at least three while costs are standardised.
-        routing: routing of all routed layers; Algorithm 2, with λ rising from 1.0 to 2.85.
-        pose_elements: 16 for 4×4 matrices, 9 for 3×3 (§7.5, for scenes in the plane).
+        routing: routing of all routed layers; in the thesis Algorithm 2, with λ rising from 1.0 to 2.85.
+        pose_elements: 16 for 4×4 matrices, 9 for 3×3 (§7.5, for planar scenes).
         standardise: bring each image to zero mean and unit variance first; the thesis does not mention it.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
         reconstruction: add DECODER NET.
-        types: capsule types before the class capsules; this and the next four default to the thesis's numbers.
+        types: capsule types of all layers before the class capsules; 32 in the thesis.
         stem_width: channels of the INIT-NET's convolutions before the last.
         front_width: channels at the end of the INIT-NET.
-        caps_width: channels before the first capsules.
-        kernel: kernel of the INIT-NET's last convolution and of the one before the capsules; a smaller one leaves a
-            larger grid to route on.
+        caps_width: channels of the convolution before the primary capsules.
+        kernel: kernel size of the INIT-NET's last convolution and of the convolution before the primary capsules; a
+            smaller kernel leaves a larger grid to route on.
     """
     check_minimum(1, types=types, caps_width=caps_width)
     p = pose_elements
@@ -275,7 +277,7 @@ def _em_net(
     backbone.extend(_convolution(front_width, caps_width, kernel, 2, batch_norm=batch_norm))
     between = [CapsuleConv2d(types, p, types, p, 3, pose="matrix", routing=routing)] if head == "emnet2" else []
     convolutions = [(kernel, 2), *([(3, 1)] if between else [])]
-    # The map before the INIT-NET's last convolution stands for the image; padding moves its cells by half of one.
+    # Centres are computed on the map before the INIT-NET's last convolution; padding shifts its cells by half a cell.
     centres = receptive_field_centres(halved_size(image_size), [(kernel, 1), *convolutions])
     offset = coordinate_addition(centres, p)
     grid = grid_after_init(image_size, *convolutions, kernel=kernel)
@@ -291,7 +293,7 @@ def _em_net(
     )
 
 
-# For each head: what builds it, its figure, its layers and weights, and options that it lacks.
+# For each head: the function that builds it, the network's summary, and the function's options that it lacks.
 HEADS: dict[str, tuple[Callable[..., ImageClassifier], str, tuple[str, ...]]] = {
     "cnnnet1": (_cnn_net, "CNN-NET 1 (Figure 23): dense layers 50–60; 2,563,000 + 60·|C| weights", ()),
     "cnnnet2": (

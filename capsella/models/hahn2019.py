@@ -1,4 +1,4 @@
-"""The networks of Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks" (NeurIPS), and the CNNs beside them."""
+"""The networks of Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks" (NeurIPS), and their CNN baselines."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from capsella.models.he2016 import ResidualBlock
 from capsella.models.hinton2018 import SMALLNORB
 from capsella.routing import Routing, SelfRouting
 
-# Channels, in units of the first width, and stride of each residual block of ResNet-20 (He et al. 2016, §4.2), and of
-# each convolution for smallNORB.
+# (channels in units of the first width, stride) of each residual block of ResNet-20 (He et al. 2016, §4.2), and of each
+# convolution of the network for smallNORB.
 BLOCKS = ((1, 1), (1, 1), (1, 1), (2, 2), (2, 1), (2, 1), (4, 2), (4, 1), (4, 1))
 CONVOLUTIONS = ((1, 1), (2, 2), (2, 1), (4, 2), (4, 1), (8, 2))
 
@@ -51,10 +51,11 @@ def _resnet20_network(
         channels: channels of the images.
         classes: names of the classes.
         routing: routing of all capsule layers.
-        width: channels of the first residual stage; 2 and 4 times as many in the others.
-        types: capsule types of every layer but the last.
-        pose: elements of their poses.
-        layers: capsule layers after the primary capsules, the class capsules included; the authors' have 1 or 2.
+        width: channels of the first residual stage; the others have 2 and 4 times as many.
+        types: capsule types of every layer except the class capsules.
+        pose: elements of each pose.
+        layers: capsule layers after the primary capsules, including the class capsules; the authors' networks have 1
+            or 2.
         norm: normalisation of all convolutions, and of the poses between capsule layers; "batch" in the paper.
 
     Raises:
@@ -87,7 +88,7 @@ def _convolutional_network(
     brightness: float = 0.0,
     contrast: float = 0.0,
 ) -> ImageClassifier:
-    """Build the convolutions for smallNORB with capsules or average pooling.
+    """Build the network for smallNORB: convolutions with capsules or average pooling.
 
     The authors crop images and do not standardise them.
 
@@ -96,7 +97,7 @@ def _convolutional_network(
         channels: channels of the images.
         classes: names of the classes.
         routing, types, pose, layers, norm: as for `hahn2019_resnet20`.
-        width: channels of the first of six convolutions; 8 times as many in the last.
+        width: channels of the first of six convolutions; the last has 8 times as many.
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
     Raises:
@@ -184,7 +185,7 @@ def _with_capsules(
 ) -> CapsuleClassifier:
     """Add primary capsules on a grid, a 3×3 capsule convolution for each of `strides`, and class capsules."""
     he_init_(backbone)
-    # Kaiming's deviation, as the authors' code counts the fan-in of their weights [children, types·pose, pose].
+    # Kaiming's standard deviation, with the fan-in of the authors' weights [children, types·pose, pose].
     sd = math.sqrt(2 / (types * pose * pose)) if routing.activation_kind == "shares" else WEIGHT_SD
     layers: list[nn.Module] = []
     for stride in strides:

@@ -1,4 +1,4 @@
-"""A small residual network: the CNN of today to compare capsule networks with."""
+"""A small residual network, as a modern CNN baseline for capsule networks."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ PHOTOGRAPH = 64  # from this many pixels on the shorter side, images are halved 
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions whose output is added to their input (He et al. 2016, Figure 2; normalised, §3.4).
+    """Two normalised 3×3 convolutions whose output is added to their input (He et al. 2016, Figure 2 and §3.4).
 
     Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉]. If these differ, the shortcut is a 1×1
     convolution (option B), or a `PaddedShortcut` without `projection` (option A).
@@ -46,7 +46,7 @@ class ResidualBlock(nn.Module):
 
 
 class PaddedShortcut(nn.Module):
-    """Every `stride`-th pixel, with channels of zeros before and after (He et al. 2016, §4.2, option A).
+    """A shortcut without weights: every `stride`-th pixel, padded with channels of zeros (He et al. 2016, option A).
 
     Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉], channels_out ≥ channels_in.
     """
@@ -73,9 +73,9 @@ def he2016_resnet10(
 ) -> ConvolutionalClassifier:
     """Residual network of ten layers with about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
 
-    He, Zhang, Ren, Sun 2016, "Deep Residual Learning", Table 1, with one block in each of the four stages and `width`,
-    2, 4 and 8 × `width` channels instead of 64 to 512. Images below 64 pixels are not halved before the first block, as
-    in the paper's §4.2 for CIFAR-10.
+    It follows He, Zhang, Ren, Sun 2016, "Deep Residual Learning", Table 1, but has one block in each of the four stages
+    and `width`, 2, 4 and 8 × `width` channels instead of 64 to 512. As in the paper's §4.2 for CIFAR-10, images below
+    64 pixels are not halved before the first block.
 
     Args:
         image_size: (height, width), at least 8×8.
@@ -89,7 +89,7 @@ def he2016_resnet10(
         ArgumentError: `width` below 1, or an image too small for three halvings.
     """
     check_minimum(1, width=width)
-    grid_after(image_size, [(2, 2)] * 3)  # the last three stages each halve what is left
+    grid_after(image_size, [(2, 2)] * 3)  # each of the last three stages halves the maps
     network = nn.Sequential(
         *_first_layers(image_size, channels, width, norm),
         ResidualBlock(width, width, 1, norm),

@@ -26,17 +26,17 @@ def heinsen2019_capsnet(
     classes: tuple[str, ...] = SMALLNORB,
     routing: Routing = HeinsenRouting(),
 ) -> CapsuleClassifier:
-    """Convolutions, 64 part capsules of 4×4 at every position, routed to 64 parts, and those to objects.
+    """Convolutions and 64 types of 4×4 part capsules at every position, routed to 64 parts, and these to classes.
 
-    271,688 parameters at two channels and 5 classes (paper: 272 K) at any image size: all children of the first routing
-    share their weights. The class capsules' scores are the logits of a cross-entropy. All β start at zero, as the
-    authors' do: the first step changes only them.
+    The network has 271,688 parameters for two channels and 5 classes (paper: 272 K), at any image size because all
+    children of the first routing share their weights. The class capsules' scores are logits for a cross-entropy. All β
+    are initially zero, as in the authors' code, so the first step changes only them.
 
     Args:
         image_size: (height, width), at least 29×29; the paper's is 96×96.
         channels: channels of the images; 2 for both cameras of smallNORB, as in the paper.
         classes: names of the classes.
-        routing: routing of both routed layers; Heinsen routing shares its parameters in the first one.
+        routing: routing of both routed layers; in the first one, children share Heinsen routing's parameters.
 
     Raises:
         ArgumentError: an image too small for the convolutions.
@@ -61,15 +61,15 @@ def heinsen2019_capsnet(
 
 
 class PartCapsules(nn.Module):
-    """Primary capsules: a pose and a score for each type and position, by batch normalisation and a 1×1 convolution.
+    """Primary capsules: a pose and a score per type and position, by batch normalisation and 1×1 convolutions.
 
-    All capsules form one grid with a row for each position and a column for each type, so that a layer on it can share
-    one weight between all of them.
+    All capsules form one grid with a row per position and a column per type, so that a tied layer on it shares one
+    weight among all of them.
 
     Shapes: [b channels h w] → Capsules(poses [b h·w types 1 pose], activations [b h·w types 1]).
 
     Args:
-        channels: of the feature maps.
+        channels: channels of the feature maps.
         types, pose: capsule types, and elements of a pose.
         grid: (h, w), rows and columns of positions.
     """
@@ -97,7 +97,7 @@ def _backbone(image_size: tuple[int, int], channels: int) -> nn.Sequential:
 
 
 def _start(model: CapsuleClassifier) -> None:
-    """Draw the authors' first weights: He's for the convolutions, standard deviation 1/4 for the capsules."""
+    """Initialise weights as the authors do: He's for the convolutions, standard deviation 1/4 for the capsules."""
     for layer in (*cast(nn.Sequential, model.backbone), *model.capsule_layers):
         if isinstance(layer, nn.Conv2d) and not layer.weight.is_meta:
             nn.init.kaiming_normal_(layer.weight)

@@ -1,4 +1,4 @@
-"""The networks of Hinton, Sabour, Frosst 2018, "Matrix Capsules with EM Routing" (OpenReview HJWLfGWRb), and ours."""
+"""Networks of Hinton, Sabour, Frosst 2018, "Matrix Capsules with EM Routing" (OpenReview HJWLfGWRb), and our own."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -49,7 +49,7 @@ def _matrix_capsnet(
     maps: int | None = None,
     logits: bool = False,
 ) -> CapsuleClassifier:
-    """Build a network of Figure 1.
+    """Build a network as in Figure 1, with `types` = (A, B, C, D).
 
     Args:
         image_size: (height, width), at least 17×17 (after the crop); the paper's is 32×32, cut from 48×48.
@@ -57,15 +57,15 @@ def _matrix_capsnet(
         classes: names of the classes.
         routing: routing of all three routed layers.
         pose: "matrix", or "vector" for Table 1's 16-D vectors with 16×16 weights.
-        pose_elements: 16 for 4×4 matrices, 9 for 3×3 (Forslöv 2018 §7.5, for scenes in the plane).
+        pose_elements: 16 for 4×4 matrices, 9 for 3×3 (Forslöv 2018 §7.5, for planar scenes).
         coordinate_addition: add the position of each child to its votes for the classes.
         crop: crop a square of this many pixels, at random in training and at the centre otherwise; the paper's is 32.
         standardise: bring each image to zero mean and unit variance first, as the paper does.
         brightness: in training, add a random number of up to ± this many standard deviations to each image.
-        contrast: in training, scale each image about its mean by a random factor of up to 1 ± this.
+        contrast: in training, scale each image about its mean by a random factor between 1 − this and 1 + this.
         reconstruction: add the decoder of Sabour et al. 2017 on the class poses; the paper has none.
-        maps: channels of the first convolution, None for A; the paper's network for CIFAR-10 has 256.
-        logits: take the log-odds of the class capsules as logits of the cross-entropy, instead of their activations.
+        maps: channels of the first convolution; None takes A. The paper's network for CIFAR-10 has 256.
+        logits: the cross-entropy takes the log-odds of the class capsules as logits, instead of their activations.
     """
     A, B, C, D = types
     A, p = maps or A, pose_elements
@@ -98,7 +98,7 @@ register_variant(
 )
 register_variant(
     "hinton2018_matrix_capsnet_small",
-    "The paper's smaller network, A = 64, B = 8, C = D = 16: 67,154 parameters (paper: 68 K), 2.2 % there.",
+    "The paper's smaller network, A = 64, B = 8, C = D = 16: 67,154 parameters (paper: 68 K; 2.2 % test error).",
     _matrix_capsnet,
     (64, 8, 16, 16),
 )
@@ -118,8 +118,8 @@ def hinton2018_cnn(
 ) -> ConvolutionalClassifier:
     """CNN baseline of §5: 5×5 convolutions with 32 and 64 channels, FC 1024; 4.2 M parameters.
 
-    A 2×2 max-pool follows each convolution. The paper gives neither the padding nor the dropout rate: only "same" gives
-    its 4.2 M at 32×32 (valid has 1.7 M), and the rate is 0.5 here.
+    A 2×2 max-pool follows each convolution. The paper gives neither the padding nor the dropout rate. Only "same"
+    padding has its 4.2 M parameters at 32×32 ("valid" has 1.7 M); the default rate here is 0.5.
 
     Args:
         image_size: (height, width), at least 4×4; the paper's is 32×32, cut from 48×48.
@@ -155,26 +155,27 @@ def batchnorm_matrix_capsnet(
     brightness: float = 0.0,
     contrast: float = 0.0,
 ) -> CapsuleClassifier:
-    """Ours: three 3×3 convolutions with batch normalisation and ReLU, then the capsules of Hinton et al. 2018.
+    """Our own network: three 3×3 convolutions with batch normalisation, then the capsules of Hinton et al. 2018.
 
-    The capsules are normalised by batch, as in Ribeiro et al. 2020. 121,578 parameters at two channels, 5 classes.
+    Capsules are batch-normalised, as in Ribeiro et al. 2020. It has 121,578 parameters for two channels and 5 classes.
 
     Args:
         image_size: (height, width), large enough for all kernels.
         channels: channels of the images; 2 for both cameras of smallNORB.
         classes: names of the classes.
         routing: routing of all three routed layers.
-        norm: "batch" normalises the primary capsules and those of the convolutions by type; None for a routing
+        norm: "batch" normalises the primary capsules and those of the capsule convolutions by type; None for a routing
             without log-odds.
-        class_norm: "batch" normalises the class capsules too.
-        width: channels of the last two convolutions; the first has half. The first and the last halve the image.
-        types: capsule types of each routed convolution; there are half as many types of primary capsules.
+        class_norm: "batch" normalises the class capsules, too.
+        width: channels of the last two convolutions; the first has half as many. The first and the last convolution
+            halve the image.
+        types: capsule types of each capsule convolution; there are half as many types of primary capsules.
         crop: crop a square of this many pixels, at random in training and at the centre otherwise.
         standardise: bring each image to zero mean and unit variance first.
         brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
     Raises:
-        ArgumentError: an image too small for the kernels; a width or types that are odd or below 2.
+        ArgumentError: an image too small for the kernels; `width` or `types` that is odd or below 2.
     """
     check_argument(width > 0 and width % 2 == 0, "be even and at least 2", width=width)
     check_argument(types > 0 and types % 2 == 0, "be even and at least 2", types=types)
@@ -209,10 +210,10 @@ def batchnorm_matrix_capsnet(
 
 
 class MultiCrop(ImageClassifier):
-    """A trained network that crops, with activations averaged over crops at `offsets` (Table 1's multiple crops).
+    """A network whose activations are averaged over several crops of each image (multiple crops in Table 1).
 
     Args:
-        model: a network created with a `crop`.
+        model: a trained network that was created with a `crop`.
         offsets: (rows down, columns right) of each crop from the centre.
 
     Raises:
@@ -231,9 +232,9 @@ class MultiCrop(ImageClassifier):
         self.value_range, self.cut, self.fit = model.value_range, model.cut, model.fit
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
-        """Return the mean activations, without poses and reconstructions, which have no mean over crops."""
+        """Return activations averaged over crops; poses and reconstructions cannot be averaged, so there are none."""
         if self.training:
             raise RuntimeError("MultiCrop is for evaluation; call eval() first")
-        # A centre crop of a rolled image is a crop off the centre of the image itself, as `offsets` stay inside.
+        # The centre crop of a rolled image is an off-centre crop of the image itself, because `offsets` stay inside it.
         crops = (torch.roll(images, (-rows, -columns), (2, 3)) for rows, columns in self.offsets)
         return Output(torch.stack([self.model(crop).activations for crop in crops]).mean(0))

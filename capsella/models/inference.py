@@ -1,4 +1,4 @@
-"""Trained networks in use: evaluation mode, without a decoder, and with convolutions optimised for a CPU."""
+"""Networks at inference: in evaluation mode, without a decoder, and with convolutions optimised for a CPU."""
 
 import copy
 from collections.abc import Iterator
@@ -40,10 +40,10 @@ def device_of(model: ImageClassifier) -> torch.device:
 
 
 def without_decoder(model: ImageClassifier) -> ImageClassifier:
-    """Return a network that shares the weights of `model` and does not reconstruct."""
+    """Return a network that shares the weights of `model` but has no decoder."""
     if not model.has_decoder:
         return model
-    model = copy.copy(model)  # shares the weights, but not the list of parts
+    model = copy.copy(model)  # shares the weights, but not the dictionary of submodules
     model._modules = {**model._modules, "decoder": None}
     return model
 
@@ -54,15 +54,15 @@ def check_decoder(model: ImageClassifier, purpose: str) -> None:
 
 
 def optimize_for_inference(model: ImageClassifier) -> ImageClassifier:
-    """Return a copy of `model` in evaluation mode that is faster on a CPU and computes the same to float32 rounding.
+    """Return a copy of `model` in evaluation mode that is faster on a CPU; outputs are equal up to float32 rounding.
 
-    PyTorch converts convolution weights to oneDNN's layout at every call, which takes a third of the time of one image
-    in networks with millions of weights. The copy converts them once. Batch normalisation and ReLUs around convolutions
-    are fused into them.
+    PyTorch converts convolution weights to oneDNN's layout at every call. In networks with millions of weights, this is
+    a third of the time for one image. The copy converts them once, and fuses batch normalisations and ReLUs into the
+    neighbouring convolutions.
 
-    Convolutions in float32 on a CPU are converted if PyTorch has oneDNN; all others stay as they are. The copy shares
-    the other tensors with `model`, needs up to twice the memory for convolutions, and cannot be trained or saved. A
-    convolution is converted for one image size and batch size; the first call with another one converts it again.
+    Only float32 convolutions on a CPU are converted, and only if PyTorch has oneDNN. The copy shares the other tensors
+    with `model`, needs up to twice the memory for convolutions, and cannot be trained or saved. Weights are converted
+    for one image size and batch size; the first call with another shape converts them again.
     """
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     model = copy.deepcopy(model, shared).eval()
@@ -81,7 +81,7 @@ def optimize_for_inference(model: ImageClassifier) -> ImageClassifier:
 
 
 class PackedConv2d(nn.Module):
-    """A convolution for inference, with an optional ReLU, whose weights are converted at the first call.
+    """A convolution for inference, with an optional ReLU, whose weights are converted to oneDNN's layout once.
 
     Shapes: [b in_channels height width] → [b out_channels rows columns], float32.
     """
@@ -98,19 +98,19 @@ class PackedConv2d(nn.Module):
     def forward(
         self, maps: Float[Tensor, "b in_channels height width"]
     ) -> Float[Tensor, "b out_channels rows columns"]:
-        """Convolve; convert the weights if the shape differs from that of the call before."""
+        """Convolve; convert the weights if the maps' shape differs from the previous call's."""
         if maps.shape != self.packed_for:
-            pack: Any = torch._C._nn.mkldnn_reorder_conv2d_weight  # its stub lacks the shape of the maps
+            pack: Any = torch._C._nn.mkldnn_reorder_conv2d_weight  # the type stub lacks its last argument
             self.packed = pack(cast(Tensor, self.weight).to_mkldnn(), *self.geometry, maps.shape)
             self.packed_for = maps.shape
-        # torch.compile calls the same for a frozen convolution on a CPU.
+        # torch.compile calls the same operator for a frozen convolution on a CPU.
         run = torch.ops.mkldnn._convolution_pointwise
         out: Tensor = run(maps, self.packed, self.bias, *self.geometry, self.after, [], "")
         return out
 
 
 def _fused(layers: list[nn.Module]) -> list[nn.Module]:
-    """Fuse batch normalisations and ReLUs of a chain into its convolutions."""
+    """Fuse the batch normalisations and ReLUs in a chain of layers into its convolutions."""
     out: list[nn.Module] = []
     for layer in layers:
         before = out[-1] if out else None
@@ -133,7 +133,7 @@ def _is_fixed(layer: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
 
 
 def _is_plain(layer: nn.Module | None) -> TypeGuard[nn.Conv2d]:
-    """Return True for a convolution that does nothing else, as other subclasses may."""
+    """Return True for a convolution that does nothing else; other subclasses may."""
     return type(layer) in (nn.Conv2d, FastConv2d)
 
 
@@ -145,12 +145,12 @@ def _can_pack(layer: nn.Module | None) -> TypeGuard[nn.Conv2d]:
 
 
 def _pads(conv: nn.Conv2d) -> bool:
-    """Return True if there are zeros around the maps: a batch normalisation before the convolution keeps them zero."""
+    """Return True if the convolution pads; a batch normalisation before it does not change the zeros of the padding."""
     return isinstance(conv.padding, str) or any(conv.padding)
 
 
 def _scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Return x → scale·x + shift of each channel, in float64."""
+    """Return scale and shift per channel, in float64, so that the normalisation is x → scale·x + shift."""
     mean, variance = cast(Tensor, norm.running_mean).double(), cast(Tensor, norm.running_var).double()
     scale = (variance + norm.eps).rsqrt() * (1 if norm.weight is None else norm.weight.double())
     return scale, (0 if norm.bias is None else norm.bias.double()) - mean * scale
@@ -168,7 +168,7 @@ def _normalised_before(norm: nn.BatchNorm2d, conv: nn.Conv2d) -> nn.Conv2d:
 
 
 def _with_values(conv: nn.Conv2d, weight: Tensor, bias: Tensor | None) -> nn.Conv2d:
-    """Return a convolution of the same geometry and dtype with other values."""
+    """Return a convolution of the same geometry and dtype with these weights."""
     out = copy.copy(conv)
     values = {"weight": weight.to(conv.weight.dtype), "bias": None if bias is None else bias.to(conv.weight.dtype)}
     parameters = {name: None if x is None else nn.Parameter(x, requires_grad=False) for name, x in values.items()}

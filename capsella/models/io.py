@@ -16,7 +16,7 @@ from capsella.errors import CapsellaError
 from capsella.files import write_json, write_whole
 from capsella.image_options import CellCut, Fit, Preprocessing, ValueRange, check_fit
 
-_MOST_BYTES = 50_000_000  # of model.json: a million classes' names
+_MOST_BYTES = 50_000_000  # of model.json: enough for the names of a million classes
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -27,47 +27,47 @@ def save_model(
     options: Mapping[str, Any],
     preprocessing: Preprocessing,
 ) -> None:
-    """Write both files. `name` and `options` make the same network again, which takes images after `preprocessing`."""
+    """Write both files: the weights, and the `name`, `options` and `preprocessing` that create the network again."""
     cut = None if preprocessing.cut is None else preprocessing.cut.to_dict()
     shown = {"value_range": preprocessing.value_range, "cut": cut, "fit": preprocessing.fit}
     write_json(folder / "model.json", {"name": name, "options": options, **shown})
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
-    # Bytes, because only its owner could read a file that the library writes itself.
+    # Written as bytes, because files that the library itself writes are readable only by their owner.
     write_whole(folder / "model.safetensors", lambda path: path.write_bytes(safetensors.torch.save(weights)))
 
 
 def load_model(folder: Path, create: Callable[..., Model]) -> Model:
-    """Load the model that `save_model` wrote, made by `create(name=…, **options)`.
+    """Load the model that `save_model` wrote; `create(name=…, **options)` makes it.
 
-    Damaged files never take more memory than the weights in them: the model described is first made without memory, and
-    compared with the names and shapes of the weights.
+    Damaged files never take more memory than the weights in them: the described model is first created on the meta
+    device, and its tensors are compared with the names and shapes in the weight file.
 
     Raises:
-        CapsellaError: a file is missing or damaged, or the weights are not those of the model described.
+        CapsellaError: a file is missing or damaged, or the weights are not those of the described model.
     """
     description, (value_range, cut, fit) = _read_description(folder / "model.json")
     try:
         with torch.device("meta"):
-            outline = create(**description)
+            meta_model = create(**description)
     except (ValueError, TypeError, RuntimeError, OverflowError, AttributeError) as error:
-        raise CapsellaError(f"{folder / 'model.json'} describes no model that can be made: {error}") from error
-    check_weights(outline, folder / "model.safetensors")
+        raise CapsellaError(f"{folder / 'model.json'} describes no model that can be created: {error}") from error
+    check_weights(meta_model, folder / "model.safetensors")
     model = create(**description)
     load_weights(model, folder / "model.safetensors")
     model.value_range, model.cut, model.fit = value_range, cut, fit  # type: ignore[assignment]
     return model
 
 
-def is_outline() -> bool:
-    """Return True while modules are made on the meta device, without memory."""
+def on_meta_device() -> bool:
+    """Return True while modules are created on the meta device, without memory for their weights."""
     return torch.get_default_device().type == "meta"
 
 
 def check_weights(model: nn.Module, path: Path) -> None:
-    """Check that a .safetensors file has the names, shapes and dtypes of `model`'s tensors; reads only its header.
+    """Check that a .safetensors file has the names and shapes of `model`'s tensors; read only its header.
 
     Raises:
-        CapsellaError: the file is missing, damaged, or holds other tensors than the model's.
+        CapsellaError: the file is missing, damaged, or holds other tensors than the model's, or unsupported dtypes.
     """
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with _readable(path), safetensors.safe_open(path, framework="pt") as file:
@@ -99,7 +99,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _read_description(path: Path) -> tuple[dict[str, Any], tuple[ValueRange | None, CellCut | None, Fit]]:
-    """Return {"name", **options}, and (value range, cut, fit), from model.json."""
+    """Return the keyword arguments of `create` and (value range, cut, fit), from model.json."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"{path} is not written by capsella: it has more than {_MOST_BYTES:,} bytes")

@@ -12,10 +12,10 @@ from capsella.models.base import grid_after, register_model, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.routing import Routing, SelfAttentionRouting
 
-# Channels, kernel and stride.
+# (channels, kernel, stride) of each convolution.
 CONVOLUTIONS = ((32, 5, 1), (64, 3, 1), (64, 3, 1), (128, 3, 2))
 TYPES, POSE, CLASS_POSE = 16, 8, 16
-PAIR_KERNEL = 5  # of the primary capsules for pairs of digits, on maps of 6×6
+PAIR_KERNEL = 5  # kernel of the primary capsules in the network for pairs of digits, on maps of 6×6
 
 
 @register_model
@@ -34,21 +34,22 @@ def mazzia2021_efficient_capsnet(
 ) -> CapsuleClassifier:
     """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
 
-    The last kernel is as large as the last maps: 9×9 at the paper's image size.
+    The depthwise kernel is as large as the last maps: 9×9 at the paper's image size.
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 28×28.
         channels: channels of the images, 1 for grey, 3 for RGB.
         classes: names of the classes.
         routing: routing of the class capsules.
-        class_weight_sd: standard deviation of the class capsules' first weights; None takes the authors' (He: √(2 /
+        class_weight_sd: standard deviation of the class capsules' initial weights; None takes the authors' (He: √(2 /
             fan-in)), 0.04.
         reconstruction: add the decoder.
-        halve_from: the first convolution has stride 2 if the shorter side has at least this many pixels.
+        halve_from: the first convolution has stride 2 if the shorter side has at least this many pixels; None for
+            stride 1.
         norm: normalisation of the convolutions; "batch" in the paper.
-        decoder_width: units before the decoder's pixels, and half as many before those.
-        for_pairs: the authors' network for MultiMNIST: the third convolution has stride 2 too, and the primary capsules
-            a kernel of 5×5.
+        decoder_width: units of the decoder's second hidden layer; the first has half as many.
+        for_pairs: build the authors' network for MultiMNIST: the third convolution has stride 2, too, and the primary
+            capsules have a 5×5 kernel.
 
     Raises:
         ArgumentError: `halve_from` below 1, `decoder_width` below 2, or an image too small for the convolutions.
@@ -57,7 +58,7 @@ def mazzia2021_efficient_capsnet(
     strides, grid = _geometry(image_size, halve_from, for_pairs)
     backbone = _backbone(channels, strides, norm)
     primary = DepthwisePrimaryCapsules(TYPES, POSE, grid, min(PAIR_KERNEL, *grid) if for_pairs else None)
-    # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
+    # Keras takes all axes but the last of the weights [classes, children, 8, 16] as the fan-in.
     sd = math.sqrt(2 / (len(classes) * TYPES * POSE)) if class_weight_sd is None else class_weight_sd
     class_capsules = DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=sd)
     return CapsuleClassifier(
@@ -100,13 +101,13 @@ def _convolutions_alone(
 
 register_variant(
     "mazzia2021_average_pooling",
-    "The convolutions of Efficient-CapsNet, average pooling and a linear layer: a CNN to compare it with.",
+    "The convolutions of Efficient-CapsNet, average pooling and a linear layer: a CNN baseline.",
     _convolutions_alone,
     True,
 )
 register_variant(
     "mazzia2021_depthwise_linear",
-    "The convolutions of Efficient-CapsNet, its depthwise kernel and a linear layer: all of it but its capsules.",
+    "The convolutions of Efficient-CapsNet, its depthwise kernel and a linear layer: all of it except the capsules.",
     _convolutions_alone,
     False,
 )
@@ -131,15 +132,15 @@ def _decoder(classes: int, image: tuple[int, int, int], width: int) -> DenseDeco
 
 
 def _backbone(channels: int, strides: tuple[int, ...], norm: Norm) -> nn.Sequential:
-    """Return unpadded convolutions, each with ReLU and a normalisation with Keras's ε."""
-    # Running statistics cover 10 batches, where Keras's cover 100: networks change faster on small data sets.
+    """Return unpadded convolutions, each followed by a ReLU and a normalisation with Keras's ε."""
+    # Running statistics cover 10 batches, not 100 as in Keras, because networks change faster on small data sets.
     layers: list[nn.Module] = []
     for (width, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True):
         layers += [FastConv2d(channels, width, kernel, stride), nn.ReLU(), norm_layer(norm, width, eps=1e-3)]
         channels = width
     backbone = nn.Sequential(*layers)
     he_init_(backbone)
-    # On a CPU these convolutions learn a fifth faster with channels last, and classify batches a tenth to a quarter
+    # With channels last, these convolutions train a fifth faster on a CPU, and classify batches a tenth to a quarter
     # faster.
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return backbone

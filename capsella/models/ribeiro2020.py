@@ -22,7 +22,7 @@ from capsella.models.hinton2018 import SMALLNORB
 from capsella.routing import Routing, VariationalRouting
 
 POSE = 16
-LARGEST_COORDINATE = 0.01  # of the authors' code; those of `hinton2018_matrix_capsnet` run to 1
+LARGEST_COORDINATE = 0.01  # as in the authors' code; the coordinates of `hinton2018_matrix_capsnet` go up to 1
 
 
 @register_model
@@ -42,8 +42,8 @@ def ribeiro2020_capsnet(
 ) -> CapsuleClassifier:
     """Matrix capsules, A = 64 channels, B = 8, C = D = 16 types: 68,640 parameters at two channels, 5 classes.
 
-    The authors' code has 68,714: also β_u and β_a of each parent type, which its batch normalisation cancels. Its votes
-    are V_bc = (Σ_a M_ab) W_bc, element by element; here they are the paper's matrix products.
+    The authors' code has 68,714, because it also learns β_u and β_a per parent type, which batch normalisation cancels.
+    Its votes are V_bc = (Σ_a M_ab) W_bc, element by element; here they are matrix products, as in the paper.
 
     Args:
         image_size: (height, width), at least 17×17 (after the crop); the paper's is 32×32, cut from 48×48.
@@ -95,7 +95,7 @@ def _coordinates(grid: tuple[int, int]) -> Float[Tensor, "h w d"]:
 
 
 def _start(model: CapsuleClassifier) -> None:
-    """Draw the authors' first weights: He's for the convolution, Glorot's for the capsules."""
+    """Initialise weights as the authors do: He's for the convolution, Glorot's for the capsules."""
     backbone, primary = cast(nn.Sequential, model.backbone), cast(MatrixPrimaryCapsules, model.primary)
     convolution = cast(nn.Conv2d, backbone[1])
     if convolution.weight.is_meta:

@@ -1,4 +1,4 @@
-"""The networks of the routing benchmark (ours): they differ only in their routing, or have none."""
+"""The networks of our routing benchmark: they differ only in their routing, or have none."""
 
 from collections.abc import Callable
 from math import prod
@@ -29,11 +29,13 @@ from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifi
 from capsella.models.hinton2018 import SMALLNORB
 from capsella.routing import DynamicRouting, Routing
 
-PARAMETERS = 128_000  # of every network; the width of the last convolution makes up for what a routing learns
-POSE, TYPES, KERNEL = 16, (8, 16), (3, 2)  # types of primary capsules and of the layer between, its kernel and stride
+PARAMETERS = 128_000  # of every network; the last convolution is narrower if a routing learns parameters
+# Pose elements; types of the primary capsules and of the capsule convolution; its (kernel, stride).
+POSE, TYPES, KERNEL = 16, (8, 16), (3, 2)
 STRIDES = (2, 1, 2)  # of the three 3×3 convolutions, of 32, 64 and `width` channels
 CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES = 4, 6, 4
-# First length of a parent's sum of votes, in mean children: directions differ, so that it is about 1.
+# Weights are scaled so that a parent's sum of votes is at first this times the mean of its children. Their directions
+# differ, so that its length is about 1.
 FIRST_LENGTH = 4.0
 Head = Literal["capsnet", "cluster", "pooling", "cnn"]
 
@@ -55,12 +57,12 @@ def _network(
     """Build a network of the benchmark: three convolutions and a head.
 
     Args:
-        image_size: (height, width), at least 9×9 (after the crop); 1×1 with cluster routing or average pooling.
+        image_size: (height, width) after the crop, at least 9×9; with cluster routing or average pooling, at least 1×1.
         channels: channels of the images.
         classes: names of the classes.
         routing: routing of both routed layers.
-        parameters: number of parameters of the whole network, to within a few per cent.
-        width: channels of the last convolution; None for the width that gives `parameters`.
+        parameters: approximate number of parameters of the whole network, to within a few per cent.
+        width: channels of the last convolution; None chooses the width that comes nearest to `parameters`.
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
     Raises:
@@ -102,11 +104,11 @@ for _head, _summary in HEADS.items():
 def _capsnet(
     backbone: nn.Module, width: int, grid: tuple[int, int], routing: Routing, shape: dict[str, Any]
 ) -> CapsuleClassifier:
-    """Add 8 types of primary capsules, 16 types by the capsule convolution, and the class capsules, all of 4×4.
+    """Add 8 types of primary capsules, a capsule convolution of 16 types, and class capsules, all with 4×4 poses.
 
-    The layers around a routing are those of its paper, by the kind of its activations. Lengths: squashed primary
-    capsules. Log-odds: normalised by batch in every layer; they are the logits. Shares: normalised poses, and class
-    capsules without votes. None: a linear unit shared by all classes reads their poses.
+    The layers around a routing depend on the kind of its activations, as in its paper. Lengths: primary capsules are
+    squashed. Log-odds: every layer is batch-normalised, and log-odds of the classes are the logits. Shares: poses are
+    normalised, and class capsules have no votes. None: a linear unit shared by all classes reads the class poses.
     """
     kind, primary = routing.activation_kind, _primary(width, routing.activation_kind)
     norm: ParentNorm | None = "batch" if kind == "log-odds" else None
@@ -137,7 +139,7 @@ def _capsnet(
 
 
 def _cluster(backbone: nn.Module, width: int, grid: tuple[int, int], shape: dict[str, Any]) -> CapsuleClassifier:
-    """Add cluster routing: with as many parameters, 4 types of 6 elements have 4 votes for each parent."""
+    """Add cluster routing; for an equal number of parameters, 4 types of 6 elements cast 4 votes for each parent."""
     types, pose, votes, classes = CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES, len(shape["classes"])
     model = CapsuleClassifier(
         backbone=backbone,
@@ -173,9 +175,9 @@ def _primary(width: int, kind: str) -> nn.Module:
 
 
 def _scale_votes(model: CapsuleClassifier) -> None:
-    """Scale first weights such that uniform couplings sum to `FIRST_LENGTH` times the mean of the children.
+    """Scale initial weights so that, with uniform couplings, votes sum to `FIRST_LENGTH` times the mean child.
 
-    The plain sum over a hundred children is so long that a squash has no slope, and self-attention would not learn.
+    The plain sum over a hundred children is so long that the squash saturates, and self-attention would not learn.
     """
     for layer in model.capsule_layers:
         if isinstance(layer, CapsuleConv2d) and not layer.weight.is_meta:
@@ -184,14 +186,14 @@ def _scale_votes(model: CapsuleClassifier) -> None:
 
 
 def _with_parameters(build: Callable[[int], ImageClassifier], parameters: int, width: int | None) -> ImageClassifier:
-    """Build the network of this width, or of the width that is nearest to `parameters`, which is saved.
+    """Build the network of this width; without one, of the width that comes nearest to `parameters`. Save the width.
 
     Raises:
-        ArgumentError: the narrowest network has over 5 % more.
+        ArgumentError: even the narrowest network has over 5 % more parameters.
     """
     check_minimum(1, parameters=parameters, width=width)
     if width is None:
-        with torch.random.fork_rng(devices=[]):  # networks that are only counted draw no random numbers
+        with torch.random.fork_rng(devices=[]):  # networks that are only counted leave the random state as it is
             high = 8
             while count_parameters(build(high)) < parameters:
                 high *= 2

@@ -36,13 +36,14 @@ def sabour2017_capsnet(
         channels: channels of the images, 1 for grey, 3 for RGB.
         classes: names of the classes.
         routing: routing of the class capsules; 3 iterations in the paper.
-        primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
+        primary_relu: add a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
-        uniform_primary_couplings: primary capsules and the convolutions' first weights as in the authors' code (see
+        uniform_primary_couplings: primary capsules and the convolutions' initial weights as in the authors' code (see
             `PrimaryCapsules`).
-        class_weight_sd: standard deviation of the class capsules' first weights; 0.1 in the authors' code.
+        class_weight_sd: standard deviation of the class capsules' initial weights; 0.1 in the authors' code.
         reconstruction: add the decoder.
-        decoder_width: units before the decoder's pixels, at least 2, and half as many before those; 1024 in the paper.
+        decoder_width: units of the decoder's second hidden layer, at least 2; the first has half as many. 1024 in the
+            paper.
     """
     check_minimum(2, decoder_width=decoder_width)
     widths = (decoder_width // 2, decoder_width)
@@ -133,7 +134,7 @@ def conv_relu(before: int, after: int, kernel: int, pool: bool = False) -> list[
 
 
 def dense_layers(*widths: int, classes: int, dropout: float | None = None) -> list[nn.Module]:
-    """Return dense layers with ReLUs from flattened maps of the first width to logits."""
+    """Return dense layers with ReLUs from flattened maps to logits; the first width is that of the flattened maps."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]

@@ -27,15 +27,17 @@ def extract(
     *,
     rotate: bool = False,
 ) -> tuple[Output, dict[str, Tensor]]:
-    """Return the model's output, and the features and scores that a detector is made of.
+    """Return the model's output, and the features and scores that an `OODDetector` is fitted to.
 
     Args:
-        labels: the classes whose poses are taken; None takes the predicted ones.
+        model: model to run.
+        images: images to classify.
+        labels: the classes whose poses are returned; None takes the predicted ones.
         rotate: also classify the images upside down.
 
     Returns:
-        The output; and "low_level" [b d], "features" [b d] if the model has feature maps, "poses" [b d] if it has class
-        capsules, and the scores [b] "reconstruction", if the model decodes, and "rotation", if requested.
+        The output, and by name: the features [b d] "low_level", "features" if the model has feature maps, and "poses"
+        if it has class capsules; the scores [b] "reconstruction" if the model decodes, and "rotation" if requested.
     """
     with _last_maps(model) as maps:
         output = model(images) if labels is None else model(images, labels)
@@ -57,7 +59,7 @@ def extract(
 def predict_with_scores(
     model: ImageClassifier, images: Float[Tensor, "b c h w"], detector: OODDetector
 ) -> tuple[Output, Float[Tensor, "b scores"]]:
-    """Return the model's output and the normalised score of each of `detector.scores`, with gradients if enabled."""
+    """Return the model's output and, normalised, the scores that `detector.scores` names; with gradients if enabled."""
     output, extracted = extract(model, images, rotate=detector.needs_rotation)
     predicted = output.activations.argmax(1)
     columns = [
@@ -68,7 +70,7 @@ def predict_with_scores(
 
 
 def without_unused_decoder(model: ImageClassifier, detector: OODDetector | None) -> ImageClassifier:
-    """Return `model`, without its decoder unless the detector needs reconstructions."""
+    """Return `model` itself if the detector needs reconstructions, otherwise without its decoder."""
     return model if detector is not None and detector.needs_reconstruction else without_decoder(model)
 
 

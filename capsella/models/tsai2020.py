@@ -24,7 +24,7 @@ GEOMETRY = (
     (1, 2),
     (3, 2),
     (3, 1),
-)  # kernel and stride of the residual blocks together, and of the capsule convolutions
+)  # (kernel, stride): of all residual blocks together, then of each capsule convolution
 
 
 @register_model
@@ -44,9 +44,9 @@ def tsai2020_resnet(
         image_size: (height, width), at least 13×13; the paper's is 32×32.
         channels: channels of the images.
         classes: names of the classes.
-        routing: routing of all three capsule layers; all but inverted attention route one layer after the other.
-        concurrent: route all layers at once in each round, as in the paper, instead of one after the other.
-        types: capsule types of every layer but the last.
+        routing: routing of all three capsule layers; only inverted attention can route them concurrently.
+        concurrent: update all layers in every round, as in the paper, instead of routing one layer after the other.
+        types: capsule types of every layer except the class capsules.
         norm: normalisation of the convolutions; "batch" in the paper.
 
     Raises:

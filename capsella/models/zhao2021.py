@@ -8,7 +8,7 @@ from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.hinton2018 import SMALLNORB
 
-STRIDES = (1, 2, 1, 2, 1)  # of the five capsule layers; the last makes the class capsules
+STRIDES = (1, 2, 1, 2, 1)  # of the five capsule layers; the last layer is the class capsules
 
 
 @register_model
@@ -31,9 +31,9 @@ def zhao2021_cluster_capsnet(
         image_size: (height, width), at least 1×1; the authors' is 32×32.
         channels: channels of the images; 2 for both cameras of smallNORB.
         classes: names of the classes.
-        types: capsule types of every layer but the last (the authors' C).
-        votes: votes of a child type for each parent (their K).
-        pose: elements of a pose (their D).
+        types: capsule types of every layer except the class capsules (the authors' C).
+        votes: votes of a child type for each parent (the authors' K).
+        pose: elements of a pose (the authors' D).
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
     Raises:
@@ -57,7 +57,7 @@ def zhao2021_cluster_capsnet(
 def _layers(
     grid: tuple[int, int], channels: int, types: int, votes: int, pose: int, classes: int
 ) -> tuple[list[ClusterCapsules], int]:
-    """Return the five layers, from pixels on a grid, and the number of elements of a class capsule's pose."""
+    """Return the five layers for pixels on `grid`, and the number of elements of a class capsule's pose."""
     layers, below = [], channels
     for number, stride in enumerate(STRIDES):
         grid, last = grid_after(grid, [(1, stride)]), number == len(STRIDES) - 1

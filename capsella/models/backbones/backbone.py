@@ -1,4 +1,4 @@
-"""A pretrained network as a layer: images to feature maps. It comes from a folder, a run, the hub, or the registry."""
+"""A pretrained network as a layer from images to feature maps: from a folder, a run, the hub, or the registry."""
 
 import json
 import re
@@ -16,24 +16,29 @@ from capsella.errors import ArgumentError, CapsellaError, check_argument, check_
 from capsella.layers import CropImages, EnlargeImages
 from capsella.models.backbones import efficientnet, hub
 from capsella.models.base import MOST_PIXELS, ImageClassifier, create_model, grid_after, list_models
-from capsella.models.io import is_outline
+from capsella.models.io import on_meta_device
 
 Kind = Literal["backbone", "network", "efficientnet_lite0"]
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in a grey image (ITU-R BT.601), as in Pillow
-# A registered network as a fresh backbone is made for images of the larger size if the images are as large, or else of
-# the smaller: its last layers are not used, and those before take any size.
+# A registered network is created as a fresh backbone for the larger size if the images have at least that, otherwise
+# for the smaller one. Its last layers are not used, and the layers before them take any size.
 FRESH_SIZES = 32, 64
 LARGEST = 1024  # images are enlarged to at most this many pixels on the shorter side
 
 
 @dataclass(frozen=True)
 class BackboneDescription:
-    """A backbone without its weights; model.json holds it, so that a saved network needs neither hub nor folder.
+    """A backbone without its weights; model.json stores it, so that a saved network needs neither hub nor folder.
 
-    kind, config: a backbone of `transformers` and its configuration up to the stage whose maps are used; a registered
-    network's name and options; or EfficientNet-Lite0, which has no options. learned: True if its first weights were
-    pretrained. channels: channels of its images. mean, std: normalisation of each channel of images in [0, 1], if any.
-    size: (height, width) to which images are enlarged. maps: (channels, rows, columns) of its output.
+    Attributes:
+        kind: a backbone of `transformers`, a registered network, or EfficientNet-Lite0.
+        config: for `transformers`, the configuration up to the stage whose maps are used; for a registered network, its
+            name and options; empty for EfficientNet-Lite0.
+        learned: True if its initial weights were pretrained.
+        channels: channels of its images.
+        mean, std: normalisation of each channel of images in [0, 1], if any.
+        size: (height, width) to which images are enlarged.
+        maps: (channels, rows, columns) of its output.
 
     Raises:
         ArgumentError: an invalid field.
@@ -91,7 +96,7 @@ class BackboneDescription:
 
 
 class Backbone(nn.Module):
-    """Images to the feature maps of a pretrained network.
+    """A layer from images to the feature maps of a pretrained network.
 
     Grey images are repeated for a backbone of RGB images, and RGB images become grey for a grey one. Images are
     enlarged to the description's size, and normalised if the description has a mean.
@@ -102,10 +107,10 @@ class Backbone(nn.Module):
         description: description of the network.
         network: network with its weights.
         image_size, channels: size and channels of the images.
-        fine_tune: train it. Otherwise its weights and running statistics stay, unless the weights are fresh.
+        fine_tune: train the network. Otherwise its weights and running statistics are frozen, unless they are fresh.
 
     Raises:
-        ArgumentError: channels that the network cannot take.
+        ArgumentError: images with channels that the network cannot take.
     """
 
     mean: Tensor | None
@@ -127,7 +132,7 @@ class Backbone(nn.Module):
         self.enlarge = EnlargeImages(image_size, min(description.size))
         fits = self.enlarge.size == description.size
         check_argument(fits, f"be {self.enlarge.size} for these images", size=description.size)
-        self.network = network  # after what comes before it: modules are visited in this order
+        self.network = network  # after `enlarge`, because modules are visited in this order
         for name in ("mean", "std"):
             values = getattr(description, name)
             tensor = None if values is None else torch.tensor(values)[:, None, None]
@@ -163,7 +168,7 @@ def _in_channels(images: Tensor, channels: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Source:
-    """A backbone before the size of its images is known; `load` returns the network with its weights."""
+    """A backbone whose image size is not yet known; `load` returns the network with its weights."""
 
     kind: Kind
     config: dict[str, Any]
@@ -177,7 +182,7 @@ class _Source:
 def find_backbone(
     backbone: str, image_size: tuple[int, int], channels: int, stage: int | None = None, positions: int = 4
 ) -> tuple[BackboneDescription, nn.Module]:
-    """Find a backbone for images of a size.
+    """Find a backbone for images of this size.
 
     Args:
         backbone: a folder with a backbone of `transformers`, a run, a registered network, a name on the hub,
@@ -187,7 +192,7 @@ def find_backbone(
         positions: images are enlarged until the maps have this many rows and columns.
 
     Returns:
-        Its description, and its network with its weights; on the meta device, without them.
+        The backbone's description, and its network with weights; on the meta device, without weights.
 
     Raises:
         ValueError: `backbone`, `stage` or `positions` is invalid, or the channels do not fit.
@@ -200,7 +205,7 @@ def find_backbone(
     description = BackboneDescription(
         source.kind, source.config, source.learned, source.channels, source.mean, source.std, size, maps
     )
-    return description, description.build() if is_outline() else source.load()
+    return description, description.build() if on_meta_device() else source.load()
 
 
 def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int | None, positions: int) -> _Source:
@@ -229,7 +234,7 @@ def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int 
             size = FRESH_SIZES[min(image_size) >= FRESH_SIZES[1]]
             model = create_model(backbone, image_size=size, channels=channels, classes=2)
     if (inner := next((module for module in model.modules() if isinstance(module, Backbone)), None)) is not None:
-        old = inner.description  # the run has a backbone itself: take that, with the weights that the run has
+        old = inner.description  # the run has a backbone itself, which is used, with the run's weights
         return _Source(old.kind, dict(old.config), True, old.channels, lambda: inner.network, old.mean, old.std)
     config = json.loads(json.dumps({"name": model.name, **model.options}))
     return _Source("network", config, bool(is_run), model.channels, lambda: _layers_of(model))
@@ -239,8 +244,8 @@ def _layers_of(model: ImageClassifier) -> nn.Module:
     """Return the layers of a network from images to feature maps.
 
     Raises:
-        ValueError: it crops images, or has no weights there.
-        CapsellaError: it has no such layers.
+        ValueError: the layers crop images, or have no weights.
+        CapsellaError: the network has no such layers.
     """
     layers = model.feature_layers()
     crops = any(isinstance(module, CropImages) for module in layers.modules())
@@ -251,7 +256,7 @@ def _layers_of(model: ImageClassifier) -> nn.Module:
 
 
 def _may_be_on_hub(backbone: str) -> bool:
-    """Return True for OWNER/NAME if no folder OWNER is here; beside other runs, NAME is a typing error."""
+    """Return True for OWNER/NAME if there is no folder OWNER; in a folder of runs, a missing NAME is a typing error."""
     return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", backbone) is not None and not Path(backbone).parent.is_dir()
 
 
@@ -260,8 +265,9 @@ def _geometry(
 ) -> tuple[tuple[int, int], tuple[int, int, int]]:
     """Return the size to which images are enlarged, and the shape of the maps.
 
-    A backbone of `transformers` is made on the meta device. For a network of capsella, that would make PyTorch import
-    its compiler, which takes seconds; and it exists anyway. EfficientNet-Lite0 has a size of its own.
+    A backbone of `transformers` is created on the meta device. A network of capsella exists anyway, and creating it on
+    the meta device would make PyTorch import its compiler, which takes seconds. EfficientNet-Lite0 needs neither: the
+    shape of its maps is known.
     """
     if source.kind == "efficientnet_lite0":
         height, width = EnlargeImages(image_size, max(efficientnet.LEAST_SIZE, 32 * positions - 31)).size

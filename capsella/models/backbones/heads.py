@@ -1,4 +1,4 @@
-"""Two heads on the same backbone: class capsules, and the linear layer to compare them with."""
+"""Two heads for a backbone: class capsules, and a linear layer as their baseline."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from capsella.models.base import ImageClassifier, register_model
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.routing import DynamicRouting, Routing
 
-FRESH = "he2016_resnet10"  # the default backbone has fresh weights, so that a network by its name alone needs no file
+FRESH = "he2016_resnet10"  # the default backbone has fresh weights, so that the networks can be created without a file
 POSE, CLASS_POSE = 8, 16
 Model = TypeVar("Model", bound=ImageClassifier)
 
@@ -35,8 +35,8 @@ def backbone_capsules(
 ) -> CapsuleClassifier:
     """Class capsules on the feature maps of a pretrained backbone.
 
-    The maps are batch normalised; a 1×1 convolution makes `types` primary capsules of 8 elements at each position, and
-    they are routed to one capsule of 16 elements for each class.
+    The maps are batch-normalised. A 1×1 convolution makes `types` primary capsules of 8 elements at each position,
+    which are routed to one capsule of 16 elements per class.
 
     Args:
         image_size: (height, width), at least 1×1.
@@ -50,9 +50,9 @@ def backbone_capsules(
         positions: images are enlarged until the backbone's maps have at least this many rows and columns.
         types: types of primary capsules.
         routing: routing of the class capsules.
-        tied: one weight for each type and class, shared over positions, instead of one for each position.
-        class_weight_sd: standard deviation of the class capsules' first weights; None makes them start about half as
-            long as possible.
+        tied: share one weight per type and class among all positions, instead of one per position.
+        class_weight_sd: standard deviation of the class capsules' initial weights; None chooses it so that class
+            capsules are at first about half as long as possible.
         reconstruction: add a decoder.
     """
     check_minimum(1, types=types)
@@ -86,8 +86,8 @@ def backbone_linear(
 ) -> ConvolutionalClassifier:
     """Linear layer on the average-pooled feature maps of a pretrained backbone.
 
-    The maps are batch normalised as for `backbone_capsules`, so that the two differ only in the head. Of a frozen
-    backbone, the head can be fitted as a logistic regression (`OptimizerOptions.method`).
+    The maps are batch-normalised as for `backbone_capsules`, so that the two networks differ only in the head. On a
+    frozen backbone, the head can be fitted as a logistic regression (`OptimizerOptions.method`).
 
     Args:
         image_size: (height, width), at least 1×1.
@@ -100,7 +100,7 @@ def backbone_linear(
     he_init_(linear)
     head = (nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), linear)
     model = ConvolutionalClassifier(
-        nn.Sequential(layer, *head), image_size=image_size, channels=channels, classes=classes, started=True
+        nn.Sequential(layer, *head), image_size=image_size, channels=channels, classes=classes, initialized=True
     )
     return _with_description(model, layer)
 
@@ -131,10 +131,10 @@ def _with_description(model: Model, backbone: Backbone) -> Model:
 def _class_capsules(
     grid: tuple[int, int], types: int, classes: int, routing: Routing, tied: bool, sd: float | None
 ) -> DenseCapsules:
-    """Return class capsules; without `sd`, neither so short nor so long at first that the squash has no slope.
+    """Return class capsules; without `sd`, their initial lengths are in the range where the squash has a slope.
 
-    Children are about 0.7 long after normalised maps, and couplings are uniform. With tied weights, the votes of a type
-    at neighbouring positions agree, so that their sum grows with their number; otherwise it grows with the square root.
+    After normalised maps, children are about 0.7 long, and couplings are initially uniform. With tied weights, votes of
+    a type at neighbouring positions agree, so their sum grows with their number, otherwise with its square root.
     """
     if sd is None:
         positions = grid[0] * grid[1]

@@ -1,6 +1,6 @@
 """Backbones of the library `transformers`: read from a folder or the Hugging Face hub, or built from a configuration.
 
-Weights are read from .safetensors files alone, and no code that comes with them is run.
+Weights are read only from .safetensors files, and no code that comes with them is run.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_installed
 
-# Families that are known to work here, by their names in `transformers`.
+# Supported families, by their names in `transformers`.
 FAMILIES = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
 # Mean and standard deviation of ImageNet's channels, for images in [0, 1]; used without a preprocessor_config.json.
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -24,7 +24,7 @@ PROBE, COARSE = 224, 16  # side of the image that strides are measured on; large
 
 
 class HubBackbone(nn.Module):
-    """The maps of one stage of a backbone of `transformers`.
+    """A backbone of `transformers` as a module that returns the feature maps of one stage.
 
     Shapes: [b channels height width], normalised → [b maps rows columns].
     """
@@ -33,7 +33,7 @@ class HubBackbone(nn.Module):
         super().__init__()
         self.backbone = backbone
         for name, weight in backbone.named_parameters():
-            if name.rpartition(".")[2] == "mask_token":  # only DINO's own training uses it
+            if name.rpartition(".")[2] == "mask_token":  # used only in DINO's self-supervised training
                 weight.requires_grad_(False)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
@@ -56,7 +56,7 @@ def load(name: str, config: Mapping[str, Any]) -> nn.Module:
     """Load a backbone with the weights in a folder or on the hub.
 
     Raises:
-        CapsellaError: there are no .safetensors, or they do not fit the configuration.
+        CapsellaError: there is no .safetensors file, or it does not fit the configuration.
     """
     kind = _class_of(config["model_type"])
     with _quiet(), _read_errors(name):
@@ -68,7 +68,7 @@ def load(name: str, config: Mapping[str, Any]) -> nn.Module:
             dtype=torch.float32,
             output_loading_info=True,
         )
-    # A ConvNeXt that was trained as a classifier has none of these norms: they start as the identity.
+    # A ConvNeXt that was trained as a classifier has none of these norms; they are initialised as the identity.
     missing = sorted(key for key in read["missing_keys"] if not key.startswith("hidden_states_norms."))
     if missing or read["mismatched_keys"]:
         wrong = missing or sorted(map(str, read["mismatched_keys"]))
@@ -93,7 +93,7 @@ def read_config(name: str) -> dict[str, Any]:
 
 
 def stages(config: Mapping[str, Any]) -> int:
-    """Return the number of stages of a backbone; in a vision transformer, that of its layers."""
+    """Return the number of stages of a backbone; for a vision transformer, the number of its layers."""
     return len(config["depths"]) if "depths" in config else int(config["num_hidden_layers"])
 
 
@@ -103,9 +103,9 @@ def up_to_stage(
     """Return the configuration without the stages after `stage`, which would only take memory.
 
     Args:
-        config: from `read_config`.
-        stage: number, from 1; None takes the last if its map has `positions` rows and columns, or else the last with a
-            stride of at most 16 pixels.
+        config: result of `read_config`.
+        stage: stage number, from 1; None takes the last stage if its map has `positions` rows and columns, otherwise
+            the last one with a stride of at most 16 pixels.
         image_size: (height, width) of the images.
         positions: see `stage`.
 
@@ -124,7 +124,7 @@ def up_to_stage(
 
 
 def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
-    """Return mean and standard deviation from preprocessor_config.json; ImageNet's without the file.
+    """Return mean and standard deviation of channels from preprocessor_config.json, or ImageNet's without that file.
 
     Raises:
         CapsellaError: the file is damaged.
