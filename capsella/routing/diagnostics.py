@@ -1,4 +1,4 @@
-"""Coupling entropy and dead capsules: do children choose between parents, and are all parents used?
+"""Coupling entropy and dead capsules, which show whether children choose between parents and all parents are used.
 
 In deep capsule stacks routing can turn static and capsules starve (Mitterreiter et al. 2023).
 """

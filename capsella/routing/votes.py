@@ -1,4 +1,4 @@
-"""What routings compute from votes: sums, agreements, and the moments and distances of a Gaussian per parent.
+"""The votes of a layer and what routings compute from them: sums, agreements, and a Gaussian's moments and distances.
 
 `DenseVotes` are stored. `FusedVotes` are recomputed for each sum by the C++ kernels, and `TritonVotes` (triton/) by
 Triton's. Children i come last in couplings [n j i], so that sums over them read memory in order.
