@@ -1,4 +1,4 @@
-"""The papers: published numbers, recipes, tables and figures; and the recipes for your own images.
+"""Recipes, published numbers, tables and figures of the papers, and recipes for your own images.
 
 `routing_benchmark` compares all routings in one network; it belongs to no paper.
 """

@@ -1,4 +1,4 @@
-"""The table type for attacks: accuracy under each attack of networks that were stopped at the same error."""
+"""The table type for adversarial attacks: accuracy under each attack, for networks stopped at the same error."""
 
 import hashlib
 import json
@@ -24,14 +24,14 @@ from capsella.papers.table_types import (
 )
 from capsella.training import load_run
 
-_ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")  # of the rows; transfers come last, by their source
+_ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")  # order of the rows; transferred attacks come last, by source
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackTable(Published):
     """Accuracy under attack: a row per attack and ε, a column per network. All networks see the same images.
 
-    networks: runs by the heads of their columns. options: strength of the attacks; their seed is that of the runs.
+    networks: the runs, by column head. options: strength of the attacks; each run's seed replaces the one in them.
 
     Raises:
         ValueError: no network, or networks of different images.
@@ -52,14 +52,14 @@ class AttackTable(Published):
         return tuple(self.networks.values())
 
     def on(self, source: str) -> "AttackTable":
-        """Return the same table on images of another source."""
+        """Return the table for images of another source."""
         return replace(self, networks={name: row.on(source) for name, row in self.networks.items()})
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`.
 
         Raises:
-            CapsellaError: the folder holds other attacks, or attacks on networks that were trained anew since.
+            CapsellaError: the folder holds attacks with other options, or on networks that were retrained since.
         """
         attacks = [self._attacks(results, folder, seed, console) for seed in seeds_of(results)]
         clean = self._row(attacks, "none", "0", "clean_accuracy_percent")
@@ -72,9 +72,9 @@ class AttackTable(Published):
         return values
 
     def _attacks(self, results: Results, folder: Path, seed: int, console: Console) -> dict[str, Any]:
-        """Return the networks of one seed under every attack; read them if they are in the folder."""
+        """Return the results of every attack on the networks of one seed, from the folder's JSON if it exists."""
         path, options = folder / f"attacks-seed{seed}.json", replace(self.options, seed=seed)
-        # The digest of a network's test result is another one if it was trained anew.
+        # The digest of a network's test result changes if the network is retrained.
         tests = {
             name: json.dumps(next(run for run in results[row.slug] if run["seed"] == seed)["test"])
             for name, row in self.networks.items()
@@ -115,7 +115,7 @@ class AttackTable(Published):
         return {"cells": cells, "accuracy_percent": by_seed}
 
     def _attack_rows(self, attacks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield a row per attack and ε; a network without this attack has no number."""
+        """Yield a row per attack and ε; a network that this attack does not apply to gets a dash."""
         by_seed: dict[tuple[str | None, str], dict[str, list[list[float]]]] = {}
         for of_seed in attacks:
             for name, network in of_seed["networks"].items():

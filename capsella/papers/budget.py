@@ -1,4 +1,4 @@
-"""Budgets: the length of training and testing that all rows of a table share."""
+"""Budgets: limits on training and test images that all rows of a table share."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -6,20 +6,20 @@ from typing import Any, Literal
 from capsella.training import OptimizerOptions, Recipe
 from capsella.training.config import Precision
 
-# small: minutes a row, to compare rows with each other alone. medium: hours a row on two cores, nearer to where a
-# network ends. full: the whole training of each recipe.
+# small: minutes per row, only to compare rows with each other. medium: hours per row on two cores, closer to
+# convergence. full: the whole training of each recipe.
 BudgetName = Literal["small", "medium", "full"]
 IMAGE_LIMITS = ("per_class", "validation_per_class", "test_per_class", "validation_pairs", "test_pairs")
-WARM_UP = 50  # a cosine's learning rate rises over the first fiftieth of the steps
+WARM_UP = 50  # the learning rate warms up over at most one fiftieth of the steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A training of fixed length. What is None stays as the recipe has it.
+    """A training of fixed length, which replaces fields of a recipe. Fields that are None keep the recipe's value.
 
     epochs, batch_size, epoch_images, precision: as in `Recipe`. Limits on images: as in `DataOptions`. ema: as in
-    `OptimizerOptions`. decays_once: the learning rate decays once, from the first step to the last. cosine: it rises
-    shortly and then falls to zero along half a cosine; the last epoch is kept. Both need `epoch_images`.
+    `OptimizerOptions`. decays_once: one decay period spans the whole training. cosine: a short warm-up, then half a
+    cosine to zero; the last epoch is kept. Both need `epoch_images`.
     """
 
     epochs: int
@@ -57,7 +57,7 @@ class Budget:
         return text + (", bfloat16 where the machine is faster with it" if self.precision == "auto" else "")
 
     def limit(self, recipe: Recipe) -> Recipe:
-        """Return the recipe within this budget."""
+        """Return the recipe with the fields of this budget."""
         limits = {name: value for name in IMAGE_LIMITS if (value := getattr(self, name)) is not None}
         optimizer = recipe.optimizer if self.ema is None else replace(recipe.optimizer, ema=self.ema)
         if self.epoch_images is not None:
@@ -80,12 +80,12 @@ class Budget:
 
 
 def step_decay(l2: float, *drops: float) -> OptimizerOptions:
-    """Return gradient descent at 0.1, divided by ten after each of these fractions of the training."""
+    """Return SGD with learning rate 0.1, divided by ten after each of the given fractions of the training."""
     return OptimizerOptions(method="sgd", learning_rate=0.1, l2=l2, schedule="steps", decay=0.1, drops=drops)
 
 
 def images(per_class: int, validation: int, test: int, epochs: int, batch_size: int) -> Budget:
-    """Return a small budget of so many training, validation and test images per class."""
+    """Return a budget with these numbers of training, validation and test images per class."""
     return Budget(
         per_class=per_class,
         validation_per_class=validation,
@@ -103,20 +103,20 @@ def medium(epoch_images: int, batch_size: int, epochs: int = 20, **options: Any)
 
 @dataclass(frozen=True)
 class Budgets:
-    """The budgets of a table. small_optimizer: replaces each recipe's own at the small budget."""
+    """The budgets of a table. small_optimizer: replaces the optimizer of every recipe at the small budget."""
 
     small: Budget
     medium: Budget
     small_optimizer: OptimizerOptions | None = None
 
     def limit(self, recipe: Recipe, budget: BudgetName) -> Recipe:
-        """Return the recipe within the named budget; the full one leaves it as it is."""
+        """Return the recipe limited to the named budget; "full" returns it unchanged."""
         if budget == "small" and self.small_optimizer is not None:
             recipe = replace(recipe, optimizer=self.small_optimizer)
         return recipe if budget == "full" else {"small": self.small, "medium": self.medium}[budget].limit(recipe)
 
     def note(self, budget: BudgetName, before: str = "") -> str:
-        """Return a sentence for the note of a table; empty at the full budget."""
+        """Describe the budget in a sentence that begins with `before`; empty at the full budget."""
         if budget == "full":
             return ""
         adam = ", Adam" if budget == "small" and self.small_optimizer is not None else ""

@@ -1,8 +1,8 @@
-"""Few images: is an advantage of capsules due to their routing, to the capsules at all, or to the small network?
+"""Few training images: does an advantage of capsules come from routing, from the capsules, or from the small network?
 
-Efficient-CapsNet, the same with uniform couplings, its convolutions with two heads without capsules, and a residual
-network learn from 5 to 100 images per class. Every draw takes other images and other first weights; within a draw all
-networks see the same images, so draws are paired. results/plans.md, E12, was written before the first run.
+Efficient-CapsNet, the same network with uniform couplings, its convolutions with two heads without capsules, and a
+residual network learn from 5 to 100 images per class. Every draw has its own images and initial weights; within a draw
+all networks see the same images, so draws are paired. The plan (results/plans.md, E12) preceded the first run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,20 +32,20 @@ from capsella.routing import UniformRouting
 from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
 
-SIZES = (5, 10, 20, 50, 100)  # images per class; the small budget has the first
-FACTORS = (1 / 3, 1.0, 3.0)  # of each recipe's learning rate
-CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the one draw that chooses learning rates
-CHOICE_DRAW = 100  # no draw of the results
-VALIDATION = 5  # images per class that are validated in the trainings of the results, and choose nothing
+SIZES = (5, 10, 20, 50, 100)  # training images per class; the small budget uses only the first
+FACTORS = (1 / 3, 1.0, 3.0)  # candidate learning rates, as multiples of the recipe's
+CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the draw on which learning rates are chosen
+CHOICE_DRAW = 100  # seed of that draw, which must not be one of the results' draws
+VALIDATION = 5  # validation images per class in the trainings that are reported; they choose nothing
 SMALL_EPOCHS = 10
-FEW = 640  # training images below which batches have 16 images, as for a user's folder
+FEW = 640  # with fewer training images, batches hold 16 instead of 32, as for a user's folder
 CAPSULES = "Efficient-CapsNet"
 COLUMNS = ("draws", "rate", "error, ours %", f"{CAPSULES} gains, points", "p, Holm", "detects, points")
 HALVE = {"halve_from": 48}  # as in images-efficient
 
 
 class ImageKind(NamedTuple):
-    """The preparation and augmentation of the images of a source."""
+    """The classes, size, channels and augmentation of a source's images."""
 
     classes: int
     size: int
@@ -61,7 +61,7 @@ SOURCES = {
 
 
 def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
-    """Return for each network the name of the recipe that it departs from, and its recipe."""
+    """Return, by network, the name of the registered recipe it is based on, and its own recipe."""
     efficient = get_recipe("images-efficient")
     if pretrained:
         head = get_recipe("images-backbone-linear").with_model(backbone="efficientnet_lite0")
@@ -81,7 +81,7 @@ def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
 
 @dataclass(frozen=True)
 class FewImages:
-    """The table of few images. pretrained: compare with a network pretrained on ImageNet, frozen and fine-tuned."""
+    """The table of errors with few training images. pretrained: compare with frozen and fine-tuned ImageNet weights."""
 
     budget: BudgetName
     pretrained: bool = False
@@ -91,7 +91,7 @@ class FewImages:
     family: str = "few-images"
 
     def on(self, source: str) -> "FewImages":
-        """Return the same on other images.
+        """Return the table for another source of images.
 
         Raises:
             ArgumentError: not one of `SOURCES`.
@@ -106,7 +106,7 @@ class FewImages:
 
     @property
     def note(self) -> str:
-        """Return what a reader of the numbers must know."""
+        """The text below the table: how networks were trained and what the intervals cover."""
         epochs = "100 epochs, or as many as show 45,090 images" if self.budget != "small" else f"{SMALL_EPOCHS} epochs"
         return (
             f"Images of {SOURCES[self.source].size} pixels. A draw takes other training images and other first "
@@ -117,11 +117,11 @@ class FewImages:
         )
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train and test what is missing, the fewest images first, and write the table after every draw.
+        """Train and test the missing runs, fewest images first, and write the table after every draw.
 
         Raises:
-            ValueError: no draw, or one twice.
-            CapsellaError: a run of another recipe is in the folder, or images cannot be read.
+            ValueError: no seeds, or duplicate seeds.
+            CapsellaError: the folder holds a run of another recipe, or images cannot be read.
         """
         check_seeds(seeds)
         series = _Series(self, folder, console)
@@ -137,7 +137,7 @@ class FewImages:
 
 @dataclass
 class _Series:
-    """The runs of one source of images, which is read once. results: by images per class and network."""
+    """The runs on one source, whose images are read once. results: test results by (images per class, network)."""
 
     table: FewImages
     folder: Path
@@ -146,7 +146,7 @@ class _Series:
     _source: LoadedSource | None = None
 
     def choose(self) -> dict[str, float]:
-        """Return each network's learning rate, by the error and then the loss on validation images."""
+        """Return the learning rate of each network with the lowest validation error (ties: validation loss)."""
         data = self._data(CHOICE_IMAGES, CHOICE_VALIDATION, CHOICE_DRAW)
         rates = {}
         for name, row in self._rows(CHOICE_IMAGES, data):
@@ -158,7 +158,7 @@ class _Series:
         return rates
 
     def compute(self, size: int, seed: int, rates: Mapping[str, float]) -> None:
-        """Train and test all networks on one draw."""
+        """Train and test all networks on one draw of `size` images per class."""
         for name, row in self._rows(size, self._data(size, VALIDATION, seed)):
             result = self._train(with_learning_rate(row, rates[name]), seed, is_tested=True).result()
             if result is not None:
@@ -202,13 +202,13 @@ class _Series:
             yield name, Row(slug=f"{size}-{name.lower().replace(' ', '-')}", recipe_name=recipe_name, recipe=recipe)
 
     def measured(self) -> str:
-        """Return what was measured, on what."""
+        """Describe the test images and the hardware."""
         runs = [run for of_row in self.results.values() for run in of_row]
         tested = runs[0]["test"]["images"]
         return f"Test error on {runs[0]['data']}, {tested} images; {hardware_of({'all': runs})}."
 
     def rows(self, rates: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Return the JSON of every row, with what the capsules gain over it on the draws that both have."""
+        """Return the JSON of every row, with the gain of the capsules over that network on their common draws."""
         gains = {
             (size, name): gain
             for size, name in self.results
@@ -237,7 +237,7 @@ class _Series:
         return rows
 
     def _gain(self, size: int, name: str) -> Interval | None:
-        """Return how much more the capsules have right; None with fewer than two common draws."""
+        """Return the capsules' gain in accuracy over a network; None with fewer than two common draws."""
         first, second = (
             {run["seed"]: run["test"] for run in self.results.get((size, n), [])} for n in (CAPSULES, name)
         )

@@ -1,4 +1,4 @@
-"""Types of published figures: pictures of one trained network, and panels of lines drawn from plain numbers."""
+"""Types of published figures: pictures made with a trained network, and line plots of the results of many runs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,15 +26,15 @@ Drawn = tuple[Figure, dict[str, Any]]  # a picture, and what it shows in numbers
 # Okabe and Ito 2008: safe for the colour-blind. Their yellow is too pale for a line on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "osD^vPX"
-MARKED_POINTS = 12  # a longer line has no markers
+MARKED_POINTS = 12  # lines with more points are drawn without markers
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFigure(Published):
-    """A figure of what a trained network does with its test images.
+    """A figure that a trained network and its test images make.
 
-    name: of the picture. row: the run, shared with a table of the `family`. draw: from a model and its test images;
-    "note" in what it shows is added to the figure's.
+    name: file name of the picture. row: the run, shared with a table of the `family`. draw: function of the model and
+    its test images; if the numbers it returns contain "note", that is added to the note of the figure.
     """
 
     name: str
@@ -43,11 +43,11 @@ class RunFigure(Published):
     requires_common_seeds: bool = True
 
     def on(self, source: str) -> "RunFigure":
-        """Return the same figure of a network trained on another source, or on pairs of its images."""
+        """Return the figure for a network trained on another source, or on pairs of its images."""
         return replace(self, row=self.row.on(source))
 
     def path(self, folder: Path) -> Path:
-        """Return the path of the first seed's picture; the names of the others end with their seed."""
+        """Return the path of the first seed's picture; those of other seeds end with the seed."""
         return folder / f"{self.name}.png"
 
     def rows_to_train(self) -> tuple[Row, ...]:
@@ -55,7 +55,7 @@ class RunFigure(Published):
         return (self.row,)
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
-        """See `Published.build`: draw a picture per seed, and write what they show as JSON."""
+        """See `Published.build`: draw a picture per seed, and write the numbers they show as JSON."""
         drawn: list[dict[str, Any]] = []
         path, runs = self.path(folder), results[self.row.slug]
         test = load_data(self.row.recipe.data).test
@@ -81,10 +81,10 @@ class RunFigure(Published):
 
 @dataclass(frozen=True)
 class Series:
-    """A line.
+    """A line of a panel.
 
-    name: in the legend; lines of one name have one colour and marker. sd: standard deviations over seeds, None for
-    points of one seed. paper: a paper printed the numbers; the line is dashed with hollow markers.
+    name: legend entry; lines with the same name share colour and marker. sd: standard deviations over seeds, None for
+    points with a single seed. paper: the numbers are the paper's; the line is dashed with hollow markers.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over one pair of axes. ticks: on the x axis. log: logarithmic x axis. level: a named, dotted height."""
+    """One plot of several lines. ticks: on the x axis. log: logarithmic x axis. level: name and y of a dotted line."""
 
     title: str
     x_name: str
@@ -115,7 +115,7 @@ class Panel:
 def write_panels(
     path: Path, panels: Sequence[Panel], *, title: str, note: str, measured: str, command: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Draw panels as a PNG at `path`, write their numbers and `more` as JSON beside it, and return these."""
+    """Draw panels as a PNG at `path`, write their numbers and `more` as JSON beside it, and return the JSON values."""
     values: dict[str, Any] = {"title": title, "note": note, "measured": measured, "command": command}
     values |= {"panels": [asdict(panel) for panel in panels], **more}
     write_png(panels_figure(panels), path)
@@ -124,7 +124,7 @@ def write_panels(
 
 
 def panels_figure(panels: Sequence[Panel]) -> Figure:
-    """Return the panels side by side, three in a row, with heights from 0 to 1 and a legend each.
+    """Return a figure of the panels, three in a row, each with a legend and a y axis from 0 to 1.
 
     Raises:
         ValueError: no panels.

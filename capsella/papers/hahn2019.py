@@ -1,6 +1,6 @@
 """Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks": recipes as in the authors' code, and tables.
 
-The loss of all is −ln of the true class's activation, which is a cross-entropy of the activations' logarithms.
+All use −ln of the true class's activation as the loss, which is the cross-entropy of the activations' logarithms.
 """
 
 from dataclasses import replace
@@ -21,8 +21,8 @@ VIEWS = ("hahn2019_azimuth", "hahn2019_elevation")
 def hahn2019_cifar10() -> Recipe:
     """Self-routing behind ResNet-20 on CIFAR-10, two capsule layers; batches of 64, 350 epochs.
 
-    The authors also normalise the colours by the set's mean and deviation. Batch normalisation after the first
-    convolution, which has no bias, does nearly the same.
+    The authors also normalise each colour channel by the mean and standard deviation of the training set. Batch
+    normalisation after the first convolution, which has no bias, has nearly the same effect.
     """
     return Recipe(
         model=ModelOptions("hahn2019_resnet20"),
@@ -43,13 +43,13 @@ def hahn2019_cifar10_dynamic() -> Recipe:
 
 @register_recipe
 def hahn2019_cifar10_em() -> Recipe:
-    """The same network with EM routing, but vectors for poses, where the authors have 4×4 matrices."""
+    """The same network with EM routing, but with vector poses where the authors have 4×4 matrices."""
     return hahn2019_cifar10().with_model(routing=EMRouting(iterations=3, competition="types"))
 
 
 @register_recipe
 def hahn2019_cifar10_cnn() -> Recipe:
-    """ResNet-20 with average pooling, trained alike."""
+    """ResNet-20 with average pooling instead of capsules, trained the same way."""
     return replace(hahn2019_cifar10(), model=ModelOptions("hahn2019_resnet20_cnn"))
 
 
@@ -57,9 +57,9 @@ def hahn2019_cifar10_cnn() -> Recipe:
 def viewpoints_recipe(name: str) -> Recipe:
     """Self-routing on a third of smallNORB's azimuths or elevations, tested on the others; batches of 64, 200 epochs.
 
-    The authors train on the images of both cameras, one by one, and change brightness and contrast by factors; here it
-    is the left camera, and brightness is added. They keep the epoch that is best on the novel viewpoints, here it is
-    the best on images held out of the training.
+    The authors train on the images of both cameras as separate images, and multiply brightness and contrast by random
+    factors; here only the left camera is used, and brightness is shifted. They keep the epoch with the lowest error on
+    the novel viewpoints; here held-out training images choose the epoch.
     """
     by: Literal["azimuth", "elevation"] = "azimuth" if name.endswith("azimuth") else "elevation"
     data = NamedData("smallnorb", size=48, viewpoints=by, test_viewpoints="novel")
@@ -68,14 +68,14 @@ def viewpoints_recipe(name: str) -> Recipe:
 
 @register_recipe_for(VIEWS, "-cnn")
 def viewpoints_cnn_recipe(name: str) -> Recipe:
-    """The same convolutions with average pooling."""
+    """The same convolutions with average pooling instead of capsules."""
     recipe = viewpoints_recipe(name)
     return replace(recipe, model=ModelOptions("hahn2019_convnet_cnn", recipe.model.options))
 
 
 @register_recipe
 def hahn2019_smallnorb() -> Recipe:
-    """Self-routing on all viewpoints of smallNORB, trained as on a third; the poster has no such number."""
+    """Self-routing on all viewpoints of smallNORB, trained as on a third of them; the poster has no error for it."""
     options = {"crop": 32, "brightness": 32 / 255, "contrast": 0.3}
     return Recipe(
         model=ModelOptions("hahn2019_convnet", options),
@@ -92,9 +92,9 @@ BASELINES = (
     "poses are normalised by batch behind each layer. The authors' dynamic network squashes and does not normalise; "
     "their EM network has matrices. "
 )
-# Gradient descent leaves uniform couplings only after hundreds of steps.
+# SGD leaves uniform couplings only after hundreds of steps, so the small budget uses Adam.
 BUDGETS = replace(PHOTOGRAPHS, small_optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=10))
-# Test errors in per cent, by the poster beside the authors' code.
+# Test errors in per cent, from the poster in the authors' repository.
 CIFAR10 = tuple(
     RowSpec(label.replace(" ", "-"), f"hahn2019-cifar10{suffix}", (label,), error)
     for label, suffix, error in (
@@ -102,7 +102,7 @@ CIFAR10 = tuple(
         *(("em", "-em", 12.52), ("average pooling", "-cnn", 7.94)),
     )
 )
-MILLIONS_OF_PARAMETERS = {"self": 3.2, "dynamic": 4.2, "em": 0.8, "average pooling": 0.3}  # of these networks
+MILLIONS_OF_PARAMETERS = {"self": 3.2, "dynamic": 4.2, "em": 0.8, "average pooling": 0.3}  # by row of `CIFAR10`
 ROUTINGS = {"self": SelfRouting(), "dynamic": DynamicRouting(), "em": EMRouting()}
 VIEWPOINTS = tuple(
     RowSpec(f"{by}-{name}", f"hahn2019-{by}", (by, name), error, None, {"model.routing": ROUTINGS[name]})
@@ -114,13 +114,13 @@ VIEWPOINTS = tuple(
 
 
 def cifar10(budget: BudgetName) -> ErrorTable:
-    """Return the table of CIFAR-10: ResNet-20 with capsules of each routing, or with average pooling."""
+    """Return the CIFAR-10 table: ResNet-20 with each routing, or with average pooling instead of capsules."""
     note = BASELINES + "Numbers of the poster, of two capsule layers."
     return error_table("Hahn et al. 2019: CIFAR-10", note, ("routing",), CIFAR10, BUDGETS, budget)
 
 
 def viewpoints(budget: BudgetName) -> ErrorTable:
-    """Return the table of smallNORB: trained on a third of the azimuths or elevations, tested on the others."""
+    """Return the smallNORB table: trained on a third of the azimuths or elevations, tested on the others."""
     note = (
         f"{BASELINES}All rows have the cross-entropy; the authors train dynamic routing with the margin loss and EM "
         "with the spread loss. Errors on novel viewpoints, of the poster. The authors keep the epoch that is best on "

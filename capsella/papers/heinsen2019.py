@@ -13,10 +13,10 @@ from capsella.training.registry import register_recipe
 def heinsen2019_smallnorb() -> Recipe:
     """Heinsen routing on smallNORB, nearly as its author trained it (his code).
 
-    Both cameras at 96×96, shifted by up to 16 pixels with the border repeated, mixed in pairs (mixup). Cross-entropy
-    of the scores. A learning rate that rises to 0.0005 over a tenth of 50 epochs and falls over half a cosine. Batches
-    of 20. He takes RAdam, here Adam. He validates on the test's toys. Here one in twenty training images of each class
-    is held out, and the last epoch is kept.
+    Both cameras at 96×96, shifted by up to 16 pixels with the border repeated, with mixup. The loss is the
+    cross-entropy of the scores. The learning rate rises to 0.0005 over a tenth of the 50 epochs, then falls along half
+    a cosine. Batches of 20. The author uses RAdam and validates on the test toys; here Adam is used, one in twenty
+    training images of each class is held out, and the last epoch is kept.
     """
     return Recipe(
         model=ModelOptions("heinsen2019_capsnet", {"routing": HeinsenRouting()}),
@@ -30,14 +30,14 @@ def heinsen2019_smallnorb() -> Recipe:
     )
 
 
-# The small budget has an optimizer of its own, as the recipe's warm-up takes more steps than the whole budget.
+# The small budget has its own optimizer, since the recipe's warm-up takes more steps than that whole budget.
 BUDGETS = Budgets(
     images(200, 50, 200, 4, 20),
     medium(10_000, 20),
     OptimizerOptions(learning_rate=5e-4, schedule="cosine", warmup_steps=10),
 )
 RECIPE = "heinsen2019-smallnorb"
-# The published error in per cent is of the best of ten trainings by the test's toys, each at its last epoch.
+# The published error in per cent is that of the best of ten trainings (by test error), each at its last epoch.
 ROWS = (
     RowSpec("3-iterations", RECIPE, ("3",), 0.9, None, {"model.routing.iterations": 3}),
     RowSpec("uniform", RECIPE, ("1",), overrides={"model.routing.iterations": 1}),
@@ -45,7 +45,7 @@ ROWS = (
 
 
 def table(budget: BudgetName) -> ErrorTable:
-    """Return the network of 272 K parameters on smallNORB, and one with uniform couplings, which the paper lacks."""
+    """Return the table of the 272 K network on smallNORB, routed and, which the paper lacks, with uniform couplings."""
     note = (
         "The paper's error is of the best of ten trainings, chosen by the test's toys; ours are not chosen. Both are "
         "of the last epoch."

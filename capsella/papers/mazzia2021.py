@@ -1,4 +1,4 @@
-"""Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet": recipes for MNIST, the authors' and ours."""
+"""Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet": the authors' recipe for MNIST, and our own recipes."""
 
 from dataclasses import replace
 
@@ -13,9 +13,9 @@ from capsella.training.registry import register_recipe
 def mazzia2021_mnist() -> Recipe:
     """Efficient-CapsNet on MNIST, as its authors trained it (§4 and their code).
 
-    150 epochs in batches of 16, margin loss and 0.392 times the mean squared difference (0.0005 times the sum). The
-    learning rate is multiplied by 0.97 after each epoch (smoothly here), down to a tenth of the first. The authors
-    train on all images and keep the epoch that is best on the test images; here validation images choose it.
+    150 epochs in batches of 16; margin loss plus 0.392 times the mean squared reconstruction error (0.0005 times the
+    sum). The learning rate decays by a factor of 0.97 per epoch (here smoothly), down to a tenth of its initial value.
+    The authors train on all images and keep the epoch with the lowest test error; here validation images choose it.
     """
     options = {"routing": SelfAttentionRouting(), "reconstruction": True}
     return Recipe(
@@ -31,10 +31,10 @@ def mazzia2021_mnist() -> Recipe:
 
 @register_recipe
 def mazzia2021_multimnist() -> Recipe:
-    """Efficient-CapsNet's own network for pairs of digits (their code), trained on 3 million pairs; ours.
+    """Efficient-CapsNet's network for pairs of digits (authors' code), trained our way on 3 million pairs.
 
-    27 million multiply-adds per pair, where their network for MNIST has 59 million at this size. Both digits are drawn,
-    each with half of the weight for a single one. Their learning rate is 5e-4, in batches of 16.
+    27 million multiply-adds per pair; the authors' MNIST network would need 59 million at this size. Both digits are
+    reconstructed, each with half the loss weight of a single one. The authors' learning rate is 5e-4, in batches of 16.
     """
     mnist = mazzia2021_mnist()
     return replace(
@@ -52,10 +52,10 @@ def mazzia2021_multimnist() -> Recipe:
 
 @register_recipe
 def efficient_capsnet_mnist() -> Recipe:
-    """Efficient-CapsNet on MNIST in an hour; ours.
+    """Efficient-CapsNet on MNIST in an hour; our recipe.
 
-    Chosen on validation images. In a short training the authors' narrowing and erasing cost more than they bring, and
-    the decoder only costs time.
+    Chosen on validation images. In so short a training, the authors' narrowing and erasing of images do more harm than
+    good, and the decoder only costs time.
     """
     return replace(
         mazzia2021_mnist().with_model(reconstruction=False),
@@ -70,9 +70,9 @@ def efficient_capsnet_mnist() -> Recipe:
 
 @register_recipe
 def efficient_capsnet_multimnist() -> Recipe:
-    """Efficient-CapsNet on pairs of digits (Sabour et al. 2017, §6); ours.
+    """Efficient-CapsNet on pairs of digits (Sabour et al. 2017, §6); our recipe.
 
-    An epoch is as many pairs as MNIST has digits. Trained as on MNIST; nothing of it was tuned on pairs.
+    An epoch has as many pairs as MNIST has digits. Trained as on MNIST; nothing was tuned on pairs.
     """
     return replace(
         efficient_capsnet_mnist(),

@@ -1,4 +1,4 @@
-"""Recipes for a folder of your own images, and how they are adapted to the folder."""
+"""Recipes for a folder of your own images, and functions that adapt them to the folder."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,9 +17,9 @@ from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Re
 from capsella.training.flags import with_fields
 from capsella.training.registry import get_recipe, register_recipe
 
-UNNAMED = Path("images")  # the folder of these recipes if none is named
+UNNAMED = Path("images")  # placeholder folder of these recipes
 FOLDER = FolderData(UNNAMED, size=32)
-# The recipe by which `capsella compare` trains a network; any other network takes images-capsnet.
+# The recipe with which `capsella compare` trains each network; any other network uses images-capsnet.
 RECIPE_OF = {
     "sabour2017_capsnet": "images-capsnet",
     "sabour2017_cnn": "images-cnn",
@@ -32,7 +32,7 @@ RECIPE_OF = {
     "backbone_linear": "images-backbone-linear",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
-PRETRAINED = "efficientnet_lite0"  # the backbone unless another is named
+PRETRAINED = "efficientnet_lite0"  # the default backbone
 DEFAULT = "images-efficient"  # the recipe of `capsella train FOLDER`
 SIDES = (
     32,
@@ -42,20 +42,20 @@ SIDES = (
     128,
     160,
     224,
-)  # sizes to which images are resized: the largest that they have and the recipe allows
-CHOSEN_ON = 1_503  # training images that the epochs were chosen on; on others, a recipe sees as many images in all
+)  # images are resized to the largest of these that exceeds neither their own size nor the recipe's
+CHOSEN_ON = 1_503  # training images on which epochs were chosen; on other folders, a recipe sees as many images in all
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 100
-FEW_IMAGES = 640  # a folder of fewer training images takes batches of 16, for more steps
-# Options by which networks change images of their paper's data; a user's images stay as they are.
+FEW_IMAGES = 640  # folders with fewer training images get batches of 16, for more steps
+# Turns off the crops and colour changes that some networks apply to the images of their paper.
 UNCHANGED = {"crop": None, "brightness": 0.0, "contrast": 0.0}
 
 
 @register_recipe
 def images_efficient() -> Recipe:
-    """Efficient-CapsNet on a folder of images: light, and the default.
+    """Efficient-CapsNet on a folder of images: small and fast; the default.
 
-    The first convolution halves images of 48 pixels or more. Learning rate, weight average and epochs were chosen on
-    the validation images of 1,503 cells.
+    The first convolution halves images of 48 pixels or more. Learning rate, weight averaging and epochs were chosen on
+    validation images of a set of 1,503 cells.
     """
     return Recipe(
         model=ModelOptions("mazzia2021_efficient_capsnet", {"reconstruction": False, "halve_from": 48}),
@@ -73,7 +73,7 @@ def images_efficient() -> Recipe:
 def images_resnet() -> Recipe:
     """A residual network of ten layers on a folder of images: the CNN that capsules must beat.
 
-    Weights and running statistics are averaged over the steps, as in images-efficient. Without it the validation error
+    Weights and running statistics are averaged over the steps, as in images-efficient. Otherwise the validation error
     jumps by tens of points in the first half of the training.
     """
     return replace(
@@ -86,30 +86,30 @@ def images_resnet() -> Recipe:
 
 
 def _for_other_laboratories(recipe: Recipe) -> Recipe:
-    """Return the recipe with changes this strong: networks still improve after 60 epochs."""
+    """Return the recipe with augmentation for domain shift, under which networks still improve after 60 epochs."""
     data = replace(recipe.data, size=64, channels=3, cells="matched")
     return replace(recipe, data=data, augment=recipe.augment.for_domain_shift(), epochs=60)
 
 
 @register_recipe
 def images_cells_efficient() -> Recipe:
-    """Efficient-CapsNet on stained cells, also for images of other laboratories than those it learned from.
+    """Efficient-CapsNet on stained cells, also for images of laboratories that it was not trained on.
 
-    Each cell is found, cut out at its laboratory's scale and matched in stain. Training images are changed as other
-    microscopes would change them.
+    Each cell is found, cropped at the scale of its laboratory and matched in stain. Augmentation imitates other
+    microscopes.
     """
     return _for_other_laboratories(images_efficient())
 
 
 @register_recipe
 def images_cells_resnet() -> Recipe:
-    """The residual network on stained cells, also for images of other laboratories, as images-cells-efficient."""
+    """The residual network of images-resnet on stained cells, otherwise as images-cells-efficient."""
     return _for_other_laboratories(images_resnet())
 
 
 @register_recipe
 def images_emnet() -> Recipe:
-    """EM-NET 1 of Forslöv's thesis on a folder of images, at 224×224; some 25 images a second on two cores."""
+    """EM-NET 1 of Forslöv's thesis on a folder of images, at 224×224; trains on about 25 images/s on two cores."""
     recipe = _over_the_whole_training(emnet_modern("forslov2018_emnet1_init1"))
     return replace(recipe, data=replace(FOLDER, size=224, channels=3), balance="auto")
 
@@ -122,7 +122,7 @@ def images_capsnet() -> Recipe:
 
 @register_recipe
 def images_cnn() -> Recipe:
-    """The baseline of CapsNet's paper on a folder of images."""
+    """The CNN baseline of the CapsNet paper on a folder of images."""
     return replace(sabour2017_cells_cnn(), data=FOLDER, balance="auto")
 
 
@@ -130,8 +130,8 @@ def images_cnn() -> Recipe:
 def images_matrix_capsnet() -> Recipe:
     """Small matrix capsules on a folder of images.
 
-    A β_a that can be learned, two iterations and three times the paper's learning rate let them learn on dark and on
-    bright images in few steps. Without these they hardly learn on dark ones.
+    With a β_a scaled so that it can be learned, two iterations and three times the learning rate of
+    hinton2018-smallnorb, they learn dark and bright images in few steps; otherwise they hardly learn dark ones.
     """
     paper = hinton2018_smallnorb_small()
     return replace(
@@ -194,16 +194,16 @@ def images_fine_tuned() -> Recipe:
 
 
 class Fitted(NamedTuple):
-    """A recipe for a folder. reasons: for each flag that was chosen."""
+    """A recipe adapted to a folder. reasons: why each of its flags was chosen, by flag."""
 
     recipe: Recipe
     reasons: dict[str, str]
 
 
 def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
-    """Return a recipe of this module with size, colours, batch size and epochs for the images of a folder.
+    """Return the recipe with size, channels, batch size and epochs chosen for the images of a folder.
 
-    Images are shifted by the same share of their side, whatever their size.
+    The random shifts stay the same fraction of the image's side.
 
     Raises:
         ValueError: the recipe is not for a folder.
@@ -230,12 +230,12 @@ def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
 
 
 def fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any]) -> tuple[Recipe, list[str], FolderListing | None]:
-    """Return a registered recipe for the images of a folder, lines that say what was chosen and why, and the files.
+    """Return a recipe adapted to a folder of images, lines on what was chosen and why, and the listing of its files.
 
     Args:
-        name: the recipe.
+        name: a registered recipe.
         folder: one subfolder per class.
-        fields: fields of the recipe by path, which win over what would be chosen.
+        fields: values of recipe fields by dotted path; they override what would be chosen.
 
     Raises:
         ValueError: a field is out of range. CapsellaError: no such folder, or no images in it.
@@ -261,7 +261,7 @@ def fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any]) -> tuple[R
 
 
 def describe_augmentation(augment: AugmentOptions) -> str:
-    """Return the kinds of changes of training images in a few words.
+    """Summarize an augmentation in a few words.
 
     >>> describe_augmentation(AugmentOptions(shift=4, flip=True))
     'flips, shifts by up to 4 pixels'
@@ -280,7 +280,7 @@ def describe_augmentation(augment: AugmentOptions) -> str:
 
 
 def usual_epochs(epochs: int, train: int) -> int:
-    """Return the epochs for `train` training images, from those for `CHOSEN_ON` of them.
+    """Scale a number of epochs that suits `CHOSEN_ON` training images to `train` of them, within limits.
 
     >>> usual_epochs(30, 1503), usual_epochs(30, 300), usual_epochs(30, 100_000)
     (30, 100, 20)
@@ -295,11 +295,11 @@ def _why_size(size: int, side: int, most: int) -> str:
 
 
 def recipe_for(network: str) -> tuple[str, Recipe]:
-    """Return the recipe that trains a network on a user's images, and its name.
+    """Return the name of the recipe that trains a network on a user's images, and the recipe.
 
-    Nothing of the paper's images is kept: no crops and no changes of brightness, so that every network sees the same
-    pictures. Schedules of the spread loss and of the learning rate cover the whole training, however long it is. Rare
-    classes are balanced for every network alike.
+    Crops and brightness changes made for the paper's images are turned off, so that every network sees the same
+    pictures. The schedules of the spread margin and the learning rate span the whole training, however long it is. All
+    networks balance rare classes the same way.
 
     Raises:
         ValueError: no network has the name.
@@ -313,9 +313,10 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
 
 
 def _over_the_whole_training(recipe: Recipe) -> Recipe:
-    """Return the recipe with a spread margin and, if it falls to a tenth, a learning rate scheduled over all steps.
+    """Return the recipe with its spread margin and fast exponential decays spread over all steps.
 
-    Such a rate belongs to a training of known length; in a longer one it would vanish long before the end.
+    A decay to a tenth or less per period is meant for a training of known length; a longer one would end at a learning
+    rate of nearly zero.
     """
     optimizer = recipe.optimizer
     if optimizer.schedule == "exponential" and optimizer.decay <= 0.1:

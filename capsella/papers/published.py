@@ -1,4 +1,4 @@
-"""The published tables and figures by name, their claims, and images that stand in for the papers'."""
+"""The registry of published tables, figures and claims, and similar images for papers whose images are unavailable."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "ribeiro2020": ribeiro2020.table,
     "heinsen2019": heinsen2019.table,
 }
-# Tables of no paper: `papers run` makes them, and `papers reproduce` has nothing to compare them with.
+# Tables that are in no paper: `papers run` makes them; `papers reproduce` has nothing to compare them with.
 OWN_TABLES: dict[str, Callable[[BudgetName], RoutingBenchmark | FewImages | ViewpointCurves | Sweep]] = {
     "routings": lambda budget: RoutingBenchmark(budget=budget),
     "few-images": FewImages,
@@ -55,10 +55,10 @@ FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "sabour2017-5": sabour2017.figure_5,
     **forslov2018_figures.FIGURES,
 }
-# What the papers claim, each decided by two rows of a table or figure above.
+# Claims of the papers. Two rows of a table or figure above decide each.
 CLAIMS: tuple[Claim, ...] = (*sabour2017.CLAIMS, *hinton2018.CLAIMS, *forslov2018.CLAIMS)
-REPEATED = ("hinton2018-attacks",)  # tables without a claim whose rows are trained with several seeds all the same
-# Images like the papers', by the name of a table or figure whose images cannot be downloaded.
+REPEATED = ("hinton2018-attacks",)  # tables without a claim whose rows are nevertheless trained with several seeds
+# Similar images, by table or figure whose own images cannot be downloaded.
 STAND_INS = {
     "hinton2018-1": "smallnorb-jpeg",
     "hinton2018-iterations": "smallnorb-jpeg",
@@ -78,7 +78,7 @@ STAND_INS = {
 
 
 def paper_of(name: str) -> str:
-    """Return the paper of a registered table or figure.
+    """Return the paper's part of the name of a table or figure.
 
     >>> paper_of("sabour2017-1"), paper_of("ribeiro2020")
     ('sabour2017', 'ribeiro2020')
@@ -87,16 +87,16 @@ def paper_of(name: str) -> str:
 
 
 def find_published(name: str, budget: BudgetName, sources: str | None = None, rows: Sequence[str] = ()) -> Any:
-    """Return a registered table or figure, on other sources of images and with some of its rows if they are named.
+    """Return a registered table or figure, optionally for other sources of images or with only some of its rows.
 
     Args:
         name: as `capsella papers list` prints it.
         budget: small, medium or full.
         sources: names of data sets, separated by commas.
-        rows: of the routing benchmark.
+        rows: labels of the rows to train; only for the routing benchmark.
 
     Raises:
-        ArgumentError: an unknown name (suggests the nearest), or sources or rows that it does not take.
+        ArgumentError: an unknown name (suggests the nearest), or sources or rows that this table does not take.
     """
     registered = {**TABLES, **OWN_TABLES, **FIGURES}
     if name not in registered:
@@ -109,6 +109,6 @@ def find_published(name: str, budget: BudgetName, sources: str | None = None, ro
         published = published.on(sources)
     if rows:
         if not isinstance(published, RoutingBenchmark):
-            raise ArgumentError("rows", "come with run routings", tuple(rows))
+            raise ArgumentError("rows", "only be given for the table routings", tuple(rows))
         return replace(published, only=tuple(rows))
     return published

@@ -1,4 +1,4 @@
-"""The recipe of a command: a name, a JSON file, or images to which a recipe is fitted."""
+"""The recipe that a command line asks for: by name, from a JSON file, or adapted to images."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from capsella.training.flags import with_fields
 def choose_recipe(
     words: Sequence[str], given: Mapping[str, Any], out: Console
 ) -> tuple[str, Recipe, FolderListing | None]:
-    """Return the name of a recipe, the recipe with the given flags, and the files of the folder it was fitted to.
+    """Return a recipe's name, the recipe with the given flags, and the listing of the folder it was adapted to, if any.
 
     Args:
-        words: a recipe or its JSON file, and images; both can be left out.
-        given: settings by path, e.g. `data.size`.
+        words: a recipe or its JSON file, images, or the recipe followed by the images.
+        given: values of recipe fields by dotted path, e.g. `data.size`.
         out: prints what was chosen for the images.
 
     Raises:
@@ -50,7 +50,7 @@ def choose_recipe(
 
 
 def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
-    """Tell the recipe from the images."""
+    """Return the recipe's name or file, and the images, from the words of a command line."""
     check_argument(bool(words) and all(words), "name a recipe or images", words=tuple(words))
     first, *rest = words
     if first.endswith(".json") or first in list_recipes():

@@ -19,9 +19,10 @@ WIDE = 0.01
 def ribeiro2020_smallnorb() -> Recipe:
     """Variational Bayes routing on smallNORB, as its authors trained it (their code).
 
-    Both cameras at 48×48, random cuts of 32×32 and no other change. Both are standardised together; there each camera
-    is by itself. Cross-entropy of the activations; Adam at 0.001 throughout, 300 epochs in batches of 128. As there,
-    one in five training images of each class is for validation, and couplings are those of the code.
+    Both cameras at 48×48, random crops of 32×32 and no other augmentation. The cameras are standardised together; the
+    authors standardise each by itself. Cross-entropy of the activations; Adam at a constant 0.001, 300 epochs in
+    batches of 128. As in the authors' code, one in five training images of each class is for validation, and couplings
+    follow the code, not the paper.
     """
     options = {"routing": VariationalRouting(proportions=False, bias=False), "crop": 32}
     return Recipe(
@@ -36,10 +37,11 @@ def ribeiro2020_smallnorb() -> Recipe:
 
 @register_recipe
 def ribeiro2020_smallnorb_wide_prior() -> Recipe:
-    """Variational Bayes routing on smallNORB in an hour of one core; ours.
+    """Variational Bayes routing on smallNORB in an hour on one core; our recipe.
 
-    A wide prior keeps couplings from peaking before the votes mean anything. Images are rotated, stretched and mixed in
-    pairs. The learning rate falls along a cosine, and weights are averaged. All five toys train.
+    A wide prior keeps couplings from peaking before the votes are informative. Images are rotated, stretched and mixed
+    in pairs. The learning rate follows a cosine, and weights are averaged. All five toys of each category are trained
+    on.
     """
     authors = ribeiro2020_smallnorb()
     return replace(
@@ -60,7 +62,7 @@ _PAPER = {"model.routing": VariationalRouting(bias=False)}
 _WIDE = {"model.routing": VariationalRouting(proportions=False, bias=False, precision=WIDE)}
 _UNIFORM = {"model.routing": VariationalRouting(iterations=1, bias=False)}
 _WIDE_UNIFORM = {"model.routing": VariationalRouting(iterations=1, bias=False, precision=WIDE)}
-# The published error in per cent is that of the code's read-me.
+# The published error in per cent is from the README of the authors' code.
 ROWS = (
     RowSpec("code", RECIPE, ("variational", CODE), 1.3, None, _CODE),
     RowSpec("paper", RECIPE, ("variational", "paper"), overrides=_PAPER),
@@ -72,7 +74,7 @@ ROWS = (
 
 
 def table(budget: BudgetName) -> ErrorTable:
-    """Return both readings of the couplings on smallNORB, and beside them rows that the paper does not have."""
+    """Return the smallNORB table: couplings as in the code and in the paper, and rows that the paper lacks."""
     note = (
         "All rows are the network of 69 K parameters, with batch normalisation of all capsules. The authors' error is "
         "that of their read-me. Couplings: R = p/Σπp in the authors' code and πp/Σπp in the paper; 'uniform' leaves "

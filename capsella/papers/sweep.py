@@ -1,4 +1,4 @@
-"""A sweep: rows that are trained and validated, to choose among them, and not tested."""
+"""A sweep: a table of rows that are trained and validated but never tested."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Sweep:
     family: str | None = None
 
     def on(self, source: str) -> "Sweep":
-        """Return the same on images of another source."""
+        """Return the sweep for images of another source."""
         return replace(self, rows=tuple(row.on(source) for row in self.rows))
 
     def path(self, folder: Path) -> Path:
@@ -35,7 +35,7 @@ class Sweep:
         return folder / f"{folder.resolve().name}.json"
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train what is missing, and write the table. A row that diverged has an infinite error."""
+        """Train the missing runs and write the table. A row that diverged has an infinite error."""
         runs = Runner(folder, console).validate(self.rows, seeds)
         rows = []
         for row, of_row in zip(self.rows, runs, strict=True):

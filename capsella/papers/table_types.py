@@ -1,4 +1,4 @@
-"""Types of published tables: rows of data that are trained, tested and printed beside the published numbers.
+"""Types of published tables: rows of networks that are trained, tested and printed beside the published numbers.
 
 `Published` is what `capsella papers run` and `capsella papers reproduce` expect of a table or figure.
 `capsella.papers.published` lists all of them.
@@ -25,9 +25,9 @@ from capsella.training import ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import get_recipe
 
 NOT_RUN = "not run"  # the cell of a row that was not trained
-DIVERGED = "diverged"  # the cell of a row of which every training diverged
-SHORT = "short"  # the caveat of every number at the small budget
-FEW_IMAGES = "few images"  # the caveat of numbers from far fewer training images than the paper's
+DIVERGED = "diverged"  # the cell of a row if all its trainings diverged
+SHORT = "short"  # the caveat on all numbers at the small budget
+FEW_IMAGES = "few images"  # the caveat on numbers from far fewer training images than the paper's
 COPIES = {"smallnorb-jpeg": "smallnorb", "cifar10-jpeg": "cifar10"}  # complete copies of the papers' images
 ERROR_COLUMNS = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 _NUMBER = re.compile(r"[+-]?\d")
@@ -40,16 +40,16 @@ PHOTOGRAPHS = Budgets(
 
 
 def few_images(budget: BudgetName) -> str:
-    """Return the caveat of tables whose medium budget has a tenth of the paper's images or fewer."""
+    """Return the caveat for tables whose medium budget trains on at most a tenth of the paper's images."""
     return FEW_IMAGES if budget == "medium" else ""
 
 
 class RowSpec(NamedTuple):
-    """A row of a table as data.
+    """The specification of a table row.
 
-    slug: name of its runs. recipe: registered name. label: cells of the table's own columns. paper: the published error
-    in per cent, or one per test set; None if there is none. paper_sd: its standard deviation. overrides: recipe fields
-    that differ, by dotted path, as in {"model.routing.iterations": 1}.
+    slug: prefix of its run folders. recipe: registered name. label: cells of the label columns. paper: the published
+    error in per cent, or one per test set; None if there is none. paper_sd: standard deviation of `paper`. overrides:
+    changes to the recipe, by dotted path, e.g. {"model.routing.iterations": 1}.
     """
 
     slug: str
@@ -62,7 +62,7 @@ class RowSpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRow(Row):
-    """A trained row of a table: see `RowSpec`. caveat: text behind each of our numbers, e.g. "at 7 %"."""
+    """A trained row of a table; see `RowSpec`. caveat: appended in brackets to each of our numbers, e.g. "at 7 %"."""
 
     label: tuple[str, ...]
     paper: Any = None
@@ -71,7 +71,7 @@ class ErrorRow(Row):
 
 
 def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> tuple[ErrorRow, ...]:
-    """Return the rows with their recipes; `limit` brings each recipe within a budget."""
+    """Return a row for each specification, its recipe limited to a budget by `limit`."""
     return tuple(
         ErrorRow(
             slug=spec.slug,
@@ -86,7 +86,7 @@ def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> t
 
 
 def override(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with other values of the fields at these dotted paths."""
+    """Return the recipe with the given fields replaced, by dotted path."""
 
     def changed(holder: Any, keys: Sequence[str], value: Any) -> Any:
         if not keys:
@@ -104,9 +104,9 @@ def override(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
 class Published:
     """A table or figure of a paper.
 
-    title: paper, number and subject. note: what a reader of the numbers must know. family: the folder of runs that
-    tables and figures of a paper share; None for a folder of its own. caveat_text: text behind each of our numbers.
-    requires_common_seeds: whether all rows must be trained with a common seed first.
+    title: paper, number and subject. note: text below the table, on what the numbers mean. family: name of the run
+    folder that several tables and figures of a paper share; None for a folder of its own. caveat_text: appended in
+    brackets to each of our numbers. requires_common_seeds: keep only the seeds with which every row was trained.
     """
 
     title: str
@@ -116,52 +116,52 @@ class Published:
     requires_common_seeds: bool = False
 
     def on(self, source: str) -> Self:
-        """Return the same table or figure on images of another source.
+        """Return the table or figure for another source of images.
 
         Raises:
-            ValueError: it takes no images, or not these.
+            ValueError: this one takes no images, or not these.
         """
         raise ArgumentError("data", f"not be given for {self.title}, which takes no images", source)
 
     def path(self, folder: Path) -> Path:
-        """Return the path of the JSON of a table, or of the picture of a figure, whose JSON is beside it."""
+        """Return the path of a table's JSON, or of a figure's picture, which has its JSON beside it."""
         return folder / f"{folder.resolve().name}.json"
 
     def caveat(self, slug: str) -> str:
-        """Return the caveat of a row's numbers, e.g. "few images"; empty if they need none."""
+        """Return the caveat on a row's numbers, e.g. "few images"; empty if they need none."""
         return self.caveat_text
 
     def rows_to_train(self) -> Sequence[Row]:
         """Return the rows to train; none for a table that only measures or counts.
 
         Raises:
-            CapsellaError: images that decide which rows there are cannot be read.
+            CapsellaError: the images that determine the rows cannot be read.
         """
         return getattr(self, "rows", ())
 
     def images(self) -> Iterator[DataOptions]:
-        """Yield all images that are read, first those that decide which rows there are."""
+        """Yield the options of all images that are read, first those that determine the rows."""
         for row in self.rows_to_train():
             yield row.recipe.data
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
-        """Measure what is missing, write `path(folder)` and return the values of its JSON.
+        """Make missing measurements, write `path(folder)` and return the values of its JSON.
 
         Args:
-            results: of at least one training. Rows without results are marked as `NOT_RUN`; seeds may differ between
-                rows unless `requires_common_seeds`.
-            folder: of the runs.
-            command: that makes this table or figure; it is kept beside the numbers.
-            console: for progress.
+            results: results of at least one training. Rows without results are marked as `NOT_RUN`; seeds may differ
+                between rows unless `requires_common_seeds`.
+            folder: the folder of the runs.
+            command: the command line that makes this table or figure; it is stored beside the numbers.
+            console: prints progress.
         """
         raise NotImplementedError
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train what is missing, then `build`. Each run has a folder of its own; finished runs are read.
+        """Train the missing runs, then `build`. Each run has its own folder; finished runs are read from there.
 
         Raises:
-            ValueError: no seed, the same seed twice, or any seed for a table that trains nothing.
-            CapsellaError: a folder holds a run of another recipe, images cannot be read, or every training diverged.
+            ValueError: no seeds, duplicate seeds, or seeds for a table that trains nothing.
+            CapsellaError: a folder holds a run of another recipe, images cannot be read, or all trainings diverged.
         """
         rows = self.rows_to_train()
         if not rows and tuple(seeds) != (0,):
@@ -176,10 +176,10 @@ class Published:
 
 @dataclass(frozen=True)
 class ReevaluatedRow:
-    """A row that tests the networks of another row in a different way.
+    """A row that tests modified versions of another row's networks.
 
-    slug: name of the JSON in the other row's runs. of: the other row's slug. label, paper, paper_sd: as of `ErrorRow`.
-    change: from a trained network to the one that is tested.
+    slug: name of the JSON in the other row's run folders. of: the other row's slug. label, paper, paper_sd: as in
+    `ErrorRow`. change: function from a trained network to the network that is tested.
     """
 
     slug: str
@@ -194,7 +194,7 @@ class ReevaluatedRow:
 class ErrorTable(Published):
     """A table of test errors.
 
-    columns: heads of the labels. reevaluated: rows that follow those whose networks they test again.
+    columns: heads of the label columns. reevaluated: rows that test other rows' networks again; each follows its row.
     """
 
     columns: tuple[str, ...]
@@ -202,14 +202,14 @@ class ErrorTable(Published):
     reevaluated: tuple[ReevaluatedRow, ...] = ()
 
     def on(self, source: str) -> "ErrorTable":
-        """Return the same table on images of other sources, separated by commas.
+        """Return the table for other sources of images, separated by commas.
 
-        In a table with several sources, each name replaces the source that it continues: smallnorb-jpeg replaces
-        smallnorb. A row on images that are no copy of the paper's has no published number, and names them in a column
-        "data" if there is one.
+        In a table with several sources, each name replaces the source that is its prefix: smallnorb-jpeg replaces
+        smallnorb. If the images are no copy of the paper's, the row has no published number, and the "data" column, if
+        there is one, names them.
 
         Raises:
-            ValueError: a name continues none of the rows' sources.
+            ValueError: none of the rows' sources is a prefix of a name.
         """
         replaced = _replace_sources({row.recipe.data.source for row in self.rows}, source.split(","))
         rows = tuple(self._move(row, replaced[row.recipe.data.source]) for row in self.rows)
@@ -254,14 +254,14 @@ def error_table(
     budget: BudgetName,
     caveat: bool = True,
 ) -> ErrorTable:
-    """Return a table of rows within a budget, whose description precedes the note; see `few_images` for `caveat`."""
+    """Return a table limited to a budget, which the note then begins with. caveat: add that of `few_images`."""
     rows = error_rows(specs, lambda recipe: budgets.limit(recipe, budget))
     text = few_images(budget) if caveat else ""
     return ErrorTable(title=title, note=budgets.note(budget) + note, columns=columns, rows=rows, caveat_text=text)
 
 
 def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
-    """Return by each source the wanted name that continues it, or itself."""
+    """Return, for each source, the wanted name that begins with it; the source itself if there is none."""
     if len(sources) == len(wanted) == 1:
         return dict.fromkeys(sources, wanted[0])
     replaced = {name: name for name in sources}
@@ -298,9 +298,9 @@ def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float
 class TestSet:
     """One of the two sets of test images of a `MatchedErrorTable`.
 
-    key: of the result in a run's JSON; "test" for the recipe's own test images, the source's name if there is one.
-    head: name in the table. data: from the recipe's data to this set. source: name of the images, if not the recipe's.
-    caveat: text behind each number on this set.
+    key: key of its result among those of a run: "test" for the recipe's test images, else e.g. the source's name. head:
+    name in the table. data: function from the recipe's data options to those of this set. source: name of the images,
+    if not the recipe's. caveat: appended to each number on this set.
     """
 
     __test__ = False  # not a class of pytest
@@ -312,7 +312,7 @@ class TestSet:
     caveat: str = ""
 
     def options(self, data: DataOptions) -> DataOptions | None:
-        """Return the options of the set, from those of the recipe; None for the recipe's own test images."""
+        """Return the set's data options, given the recipe's; None for the recipe's own test images."""
         if self.source is not None:
             return data.on(self.source)
         return None if self.data is None else self.data(data)
@@ -320,10 +320,10 @@ class TestSet:
 
 @dataclass(frozen=True)
 class StandIn:
-    """A source whose images resemble the paper's, so that its published numbers stay beside ours.
+    """A source whose images resemble the paper's closely enough to keep the published numbers in the table.
 
-    slugs: rows that these images can make; empty for all. stop_at_error: replaces that of the recipes, in per cent.
-    note: added to the table's.
+    slugs: rows that can be trained on these images; empty for all. stop_at_error: replaces the recipes' `stop_at_error`,
+    in per cent. note: added to the note of the table.
     """
 
     slugs: tuple[str, ...] = ()
@@ -333,11 +333,11 @@ class StandIn:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedErrorTable(Published):
-    """Errors on plain and on changed test images of networks that were stopped at the same error.
+    """A table of errors on plain and on changed test images, for networks stopped at the same error.
 
-    rows: in pairs, the network last in their labels; the table has the second one's errors less the first one's, seed
-    by seed, if all their runs reached the error. test_sets: images like those of the training, and changed ones.
-    stand_ins: by source.
+    rows: pairs of networks to compare, whose labels end with the network. If all runs of a pair reached the error, a
+    third row has the second network's errors minus the first one's, seed by seed. test_sets: images like the training
+    images, and changed ones. stand_ins: similar images, by source.
 
     Raises:
         ValueError: an odd number of rows, or none.
@@ -353,10 +353,11 @@ class MatchedErrorTable(Published):
             raise ArgumentError("rows", "be pairs", [row.slug for row in self.rows])
 
     def on(self, source: str) -> "MatchedErrorTable":
-        """Return the same table on images of another source, without rows that these images cannot make.
+        """Return the table for another source of images, without rows that cannot be trained on it.
 
-        If the changed images have a source of their own, only that is replaced, and the networks train as before. On
-        images that are no stand-in there are no published numbers; numbers on other changed images have a caveat.
+        If the changed images have their own source, only that one is replaced, and networks train on the same images.
+        Published numbers are dropped if the source is neither the paper's nor a stand-in. Numbers on changed images of
+        another source get a caveat.
         """
         plain, changed = self.test_sets
         like = self.stand_ins.get(source, StandIn())
@@ -372,17 +373,17 @@ class MatchedErrorTable(Published):
         return replace(self, rows=tuple(rows), note=f"{self.note} {like.note}".strip())
 
     def caveat(self, slug: str) -> str:
-        """Return at which error the row's network stopped, if not at the paper's."""
+        """Return the error at which the row's network stops, e.g. "at 7 %"; empty if it is the paper's."""
         return next(row for row in self.rows if row.slug == slug).caveat
 
     def images(self) -> Iterator[DataOptions]:
-        """Yield the images of the recipes, and the changed ones."""
+        """Yield the data options of the recipes and of the changed images."""
         for data in super().images():
             yield data
             yield from (changed for test_set in self.test_sets if (changed := test_set.options(data)) is not None)
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """See `Published.run`. Changed images of another source are checked before the first training."""
+        """See `Published.run`. Changed images with their own source are checked before the first training."""
         data, changed = self.rows[0].recipe.data, self.test_sets[1]
         runs = [row.folder(folder, seed) for seed in seeds for row in self.rows]
         if changed.source and not all((run / f"{changed.key}.json").exists() for run in runs):
@@ -406,7 +407,7 @@ class MatchedErrorTable(Published):
         return values
 
     def _with_tests(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-        """Return the results with those on the sets that the training does not test."""
+        """Return the results extended by those on test sets that training does not evaluate."""
         sets = {test.key: data for test in self.test_sets if (data := test.options(row.recipe.data)) is not None}
         return [
             {**run, **{key: reevaluate(row.folder(folder, run["seed"]), key, data) for key, data in sets.items()}}
@@ -432,7 +433,7 @@ class MatchedErrorTable(Published):
         return values | ({"keys": keys} if runs else {})
 
     def _difference(self, first: ErrorRow, second: ErrorRow, runs: Results) -> dict[str, Any]:
-        """Return the second network's errors less the first one's, of runs with the same seed."""
+        """Return the row with the second network's errors minus the first one's, for runs with the same seed."""
         by_seed = [{run["seed"]: run for run in runs[row.slug]} for row in (first, second)]
         pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0] if seed in by_seed[1]]
         keys = [test_set.key for test_set in self.test_sets]
@@ -456,7 +457,7 @@ class MatchedErrorTable(Published):
         signed: bool = False,
         is_fair: bool = True,
     ) -> list[str]:
-        """Return the paper's errors beside ours, and how far ours on changed images are from the paper's."""
+        """Return the paper's and our errors, and the gap between the two on changed images, as cells."""
         printed = ["–", "–"] if paper is None else [f"{value:{'+.2f' if signed else 'g'}}" for value in paper]
         if errors is None:
             return [printed[0], missing, printed[1], missing, "–"]
@@ -482,13 +483,13 @@ def table_values(
     """Return the JSON of a table.
 
     Args:
-        table: with a title, a note, a caveat_text, and columns: the heads of its labels.
+        table: has a title, a note, and columns (the heads of the label columns), and may have a caveat_text.
         measured: what was measured, on which data, with how many seeds, on which hardware.
-        command: that makes this table.
-        columns: heads of the numbers, behind those of the labels.
-        rows: each with its text under "cells", as many as there are heads, and what it was made from; under "slugs",
-            in the order of `ours_columns`, the rows whose networks these numbers are of.
-        folder: of the runs; cells name trainings that diverged there.
+        command: the command line that makes this table.
+        columns: heads of the columns with numbers, which follow the labels.
+        rows: for each row its "cells", one per head, and the values they were made from; "slugs" lists the rows whose
+            networks the numbers in `ours_columns` belong to, in that order.
+        folder: the folder of the runs; cells mention the trainings that diverged there.
 
     Raises:
         ValueError: a row has more or fewer cells than there are heads.
@@ -521,7 +522,7 @@ def _name_diverged(row: dict[str, Any], ours: Sequence[int], folder: Path) -> di
 
 
 def draw_table(values: Mapping[str, Any]) -> Table:
-    """Return a table's JSON as a table for a terminal."""
+    """Return a table for a terminal from the JSON of a table."""
     caption = " ".join(text for text in (values["measured"], values["note"]) if text)
     table = Table(*values["heads"], title=values["title"], caption=caption)
     for column in table.columns:
@@ -532,7 +533,7 @@ def draw_table(values: Mapping[str, Any]) -> Table:
 
 
 def caveated_cells(values: Mapping[str, Any]) -> list[list[str]]:
-    """Return the cells of a table's JSON, each of our numbers with its caveat.
+    """Return the cells of a table's JSON, with the caveat in brackets after each of our numbers.
 
     >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella papers run x --budget small"}
     >>> caveated_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10", "+2.85"]}]})
@@ -544,14 +545,14 @@ def caveated_cells(values: Mapping[str, Any]) -> list[list[str]]:
 def cells_with_caveats(
     values: Mapping[str, Any], states: Mapping[str, str] | None = None
 ) -> list[list[tuple[str, str]]]:
-    """Return each cell of a table's JSON with its caveat, which is mostly empty.
+    """Return the (text, caveat) of each cell of a table's JSON; most caveats are empty.
 
-    The caveat is the table's own, or `SHORT` at the small budget. The gap of a number with a caveat to the paper's
-    value says nothing and is left out.
+    The caveat is the table's own, or `SHORT` at the small budget. A number with a caveat has no meaningful gap to the
+    paper's, so that cell becomes a dash.
 
     Args:
         values: see `table_values`.
-        states: of trainings by row; a state replaces the table's caveat.
+        states: states of trainings, by slug of the row; a state replaces the table's caveat.
     """
     default = values.get("caveat") or (SHORT if "--budget small" in values["command"] else "")
     ours, table = ours_columns(values), []
@@ -565,28 +566,28 @@ def cells_with_caveats(
 
 
 def ours_columns(values: Mapping[str, Any]) -> list[int]:
-    """Return which columns of a table's JSON hold the numbers of our networks."""
+    """Return the indices of the columns of a table's JSON that hold our numbers."""
     return [at for at, head in enumerate(values["heads"]) if _OURS.search(head)]
 
 
 def hardware_of(results: Results) -> str:
-    """Return the processors on which the runs were trained, each once."""
+    """Name the processors on which the runs were trained, each once."""
     return " and ".join(dict.fromkeys(hardware(run["environment"]) for runs in results.values() for run in runs))
 
 
 def signed_mean(values: Sequence[float], *, signed: bool = True) -> str:
-    """Return the mean over seeds, with the standard deviation if there are several, and a sign for a difference."""
+    """Format the mean and, for several seeds, the standard deviation; with a sign if the values are differences."""
     text = over_seeds(values)
     return f"+{text}" if signed and not text.startswith("-") else text
 
 
 def with_test(gain: Interval) -> dict[str, Any]:
-    """Return a difference ready for JSON, with its p-value and the smallest difference that would be detected."""
+    """Return a difference ready for JSON, with its p-value and the smallest detectable difference."""
     return {**gain.to_dict(), "p": gain.p_value, "detectable": gain.detectable}
 
 
 def seeds_phrase(results: Results) -> str:
-    """Return in words over how many seeds the numbers of a table are.
+    """Say over how many seeds the numbers of a table are taken.
 
     >>> seeds_phrase({"a": [{}], "b": []}), seeds_phrase({"a": [{}, {}, {}], "b": [{}]})
     ('one seed', 'mean ± standard deviation over 1 to 3 seeds a row')
@@ -599,7 +600,7 @@ def seeds_phrase(results: Results) -> str:
 
 
 def diverged_phrase(folder: Path, slugs: Iterable[str]) -> str:
-    """Return a sentence that names the runs of these rows that diverged; empty if none did."""
+    """Name the diverged runs of these rows in a sentence; empty if there are none."""
     names = sorted(path.parent.name for slug in slugs for path in folder.glob(f"{slug}-seed*/diverged.json"))
     return f" Diverged: {', '.join(names)}." if names else ""
 
@@ -619,8 +620,8 @@ class Claim:
 
     text: the claim in a sentence. where: name of the table or figure whose runs decide it. better, worse: slugs of the
     rows. better_rates, worse_rates: slugs of the same networks at other learning rates; each side is compared at the
-    learning rate that validation chooses. paper: printed errors in per cent; None if the paper only shows a curve. on:
-    head of the test set of a `MatchedErrorTable`; None for the runs' own test images.
+    rate with the lowest validation error. paper: the two published errors in per cent; None if the paper only shows a
+    curve. on: head of a test set of a `MatchedErrorTable`; None for the runs' own test images.
     """
 
     text: str
@@ -634,5 +635,5 @@ class Claim:
 
     @property
     def slugs(self) -> set[str]:
-        """Return the slugs of all rows that it needs."""
+        """The slugs of all rows that decide the claim."""
         return {self.better, self.worse, *self.better_rates, *self.worse_rates}

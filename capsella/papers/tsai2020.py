@@ -16,11 +16,11 @@ from capsella.training.registry import register_recipe
 
 @register_recipe
 def tsai2020_cifar10() -> Recipe:
-    """Inverted attention on CIFAR-10, two rounds of all layers at once; batches of 128, 350 epochs.
+    """Inverted attention on CIFAR-10, two rounds of routing, concurrent in all layers; batches of 128, 350 epochs.
 
-    The authors also normalise the colours by the set's mean and deviation; batch normalisation after the first
-    convolution, which has no bias, does nearly the same. They keep the epoch that is best on the test images; here it
-    is the best on images held out of the training.
+    The authors also normalise each colour channel by the mean and standard deviation of the training set; batch
+    normalisation after the first convolution, which has no bias, has nearly the same effect. They keep the epoch with
+    the lowest test error; here held-out training images choose it.
     """
     return Recipe(
         model=ModelOptions("tsai2020_resnet", {"routing": InvertedAttentionRouting(iterations=2)}),
@@ -35,13 +35,13 @@ def tsai2020_cifar10() -> Recipe:
 
 @register_recipe
 def tsai2020_smallnorb() -> Recipe:
-    """Inverted attention on smallNORB, which the paper does not have, trained as on CIFAR-10; images of 32×32."""
+    """Inverted attention on smallNORB at 32×32, which the paper does not have; trained as on CIFAR-10."""
     data = NamedData("smallnorb", size=32, group="instance", validation=0.2)
     augment = AugmentOptions(shift=4, padding_mode="border")
     return replace(tsai2020_cifar10(), data=data, augment=augment, epochs=50)
 
 
-BEST = 4.86  # error in per cent of the best training with two rounds
+BEST = 4.86  # published error in per cent of the best training with two rounds
 NOTE = (
     f"Numbers beside the authors' code, means of trainings whose best epoch on the test images was kept; the best one "
     f"of two rounds has {BEST:g} %. One after the other: each layer makes all its rounds before the next."
@@ -49,7 +49,7 @@ NOTE = (
 
 
 def _row(rounds: int, concurrent: bool, error: float | None) -> RowSpec:
-    """Return a row with its error in per cent, a mean of several trainings."""
+    """Return a row. error: published mean of several trainings, in per cent."""
     overrides = {"model.routing": InvertedAttentionRouting(iterations=rounds), "model.concurrent": concurrent}
     slug = f"{rounds}-{'concurrent' if concurrent else 'sequential'}"
     label = (str(rounds), "at once" if concurrent else "one after the other")
@@ -60,5 +60,5 @@ CIFAR10 = (_row(1, True, 5.27), _row(2, True, 5.15), _row(2, False, None))
 
 
 def cifar10(budget: BudgetName) -> ErrorTable:
-    """Return CIFAR-10 by rounds of routing: one, which leaves couplings uniform, or two, concurrent or sequential."""
+    """Return the CIFAR-10 table: one round of routing (uniform couplings), or two, concurrent or sequential."""
     return error_table("Tsai et al. 2020: CIFAR-10", NOTE, ("rounds", "layers"), CIFAR10, PHOTOGRAPHS, budget)

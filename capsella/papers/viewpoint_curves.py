@@ -1,8 +1,8 @@
-"""Novel viewpoints with hundreds of test objects: novel against familiar error over the whole training.
+"""Novel viewpoints, tested on hundreds of objects: error on novel against familiar viewpoints over the whole training.
 
 Four networks share their stem, loss and training: EM routing, the same with uniform couplings, and two CNNs. Networks
-differ in how fast they learn, so their errors on novel viewpoints are compared at an equal error on familiar ones, by
-analysis of covariance over all checkpoints. results/plans.md, D, was written before the first run.
+differ in how fast they learn, so their errors on novel viewpoints are compared at equal error on familiar ones, by
+analysis of covariance over all checkpoints. The plan (results/plans.md, D) preceded the first run.
 """
 
 import shutil
@@ -31,7 +31,7 @@ SMALL = Budget(
     epochs=3, epoch_images=320, batch_size=32, validation_per_class=4, test_per_class=60, cosine=True, ema=0.9
 )
 LONG = Budget(epochs=8, epoch_images=2_000, batch_size=32, validation_per_class=20, cosine=True, ema=0.99)
-COMPARED_BELOW = 30.0  # familiar error in per cent of the checkpoints that count; above, the two are not linear
+COMPARED_BELOW = 30.0  # only checkpoints with a lower familiar error (%) count; above, novel error is not linear in it
 EM = "EM"
 QUIET = Console(quiet=True)
 COLUMNS = (
@@ -48,7 +48,7 @@ SOURCES: Mapping[str, tuple[By, ...]] = {
 
 @dataclass(frozen=True)
 class ViewpointCurves:
-    """The table of viewpoints: a row per network, by azimuth and by elevation."""
+    """The table of novel viewpoints: a row per network, for novel azimuths and for novel elevations."""
 
     budget: BudgetName
     source: str = "toys-5"
@@ -63,7 +63,7 @@ class ViewpointCurves:
     )
 
     def on(self, source: str) -> "ViewpointCurves":
-        """Return the same on other objects.
+        """Return the table for other objects.
 
         Raises:
             ArgumentError: not one of `SOURCES`.
@@ -78,7 +78,7 @@ class ViewpointCurves:
 
     @property
     def recipe_name(self) -> str:
-        """The registered recipe that all rows depart from."""
+        """The registered recipe that all rows are based on."""
         return "routings-toys" if "toys" in self.source else "routings-elevation"
 
     def recipes(self, by: By) -> dict[str, Recipe]:
@@ -98,7 +98,7 @@ class ViewpointCurves:
         return {name: replace(base, model=model) for name, model in models.items()}
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train and test what is missing, azimuths first, and write the table after every seed."""
+        """Train and test the missing runs, azimuths first, and write the table after every seed."""
         check_seeds(seeds)
         measured: dict[By, dict[str, list[_Curve]]] = {}
         values: dict[str, Any] = {}
@@ -117,7 +117,7 @@ class ViewpointCurves:
 
 @dataclass(frozen=True)
 class _Curve:
-    """A run. points: (familiar, novel) error in per cent after each epoch. result, novel: as in the run's folder."""
+    """A run. points: (familiar, novel) error in per cent after each epoch. result, novel: its JSONs of these names."""
 
     points: Float[np.ndarray, "epochs 2"]
     result: Mapping[str, Any]
@@ -125,7 +125,7 @@ class _Curve:
 
 
 def _curve(row: Row, seed: int, folder: Path, console: Console) -> _Curve:
-    """Train a run, and test it after every epoch; one that was interrupted starts anew, as it takes a minute."""
+    """Train a run and test it after every epoch. An interrupted run starts anew, as it takes only a minute."""
     run_folder, recipe = row.folder(folder, seed), replace(row.recipe, seed=seed)
     files = RunFolder(run_folder)
     if not (run_folder / "curve.json").exists():
@@ -153,7 +153,7 @@ _NOVEL: dict[Any, Splits] = {}
 
 
 def _novel(recipe: Recipe) -> Splits:
-    """Return the images of novel viewpoints, which are rendered once."""
+    """Return the images of novel viewpoints; those of the last call are cached, as rendering takes time."""
     data = recipe.data.replace(test_viewpoints="novel")
     if data not in _NOVEL:
         _NOVEL.clear()
@@ -190,7 +190,7 @@ def _rows(by: str, curves: Mapping[str, Sequence[_Curve]]) -> list[dict[str, Any
 
 
 def _gains(first: Sequence[_Curve], second: Sequence[_Curve]) -> tuple[Interval, Interval]:
-    """Return by how much the first network's novel error is lower: at the end, and at equal familiar error."""
+    """Return how much lower the first network's novel error is, at the end and at equal familiar error."""
     tables = [CorrectnessTable.from_tests([curve.novel for curve in curves]) for curves in (first, second)]
     plain = tables[0].difference_from(tables[1])
     adjusted = adjusted_means([[curve.points for curve in curves] for curves in (first, second)])
@@ -206,7 +206,7 @@ def adjusted_means(
 ) -> list[Float[np.ndarray, " seeds"]]:
     """Return each seed's novel error at the mean familiar error of both networks (analysis of covariance).
 
-    The slope of novel against familiar error is common to both, and taken within runs.
+    Both networks share one slope of novel against familiar error, estimated within runs.
 
     >>> first = [np.array([[10.0, 20.0], [20.0, 40.0]])]
     >>> second = [np.array([[10.0, 25.0], [20.0, 45.0]])]

@@ -1,4 +1,4 @@
-"""Zhao, Cheng 2021, "Capsule networks with non-iterative cluster routing": recipes as in the authors' code, a table."""
+"""Zhao, Cheng 2021, "Capsule networks with non-iterative cluster routing": recipes as in their code, and a table."""
 
 from dataclasses import replace
 
@@ -14,14 +14,13 @@ JITTER = {"brightness": 0.2, "contrast": 0.2}
 
 @register_recipe
 def zhao2021_smallnorb() -> Recipe:
-    """Cluster routing on smallNORB, both cameras, 48×48 shifted and cut to 32×32; batches of 64, 300 epochs.
+    """Cluster routing on smallNORB, both cameras, 48×48 shifted and cropped to 32×32; batches of 64, 300 epochs.
 
-    4 types, 8 votes, 24 numbers a pose, as the code's defaults for CIFAR-10; which it takes for smallNORB the code does
-    not tell. The authors normalise by the set's mean and deviation, and change brightness and contrast by factors
-    before that; here each image is standardised by its own, after it was shifted and cut. What a shift uncovers repeats
-    the image's edge, for black would change its mean, and crops stay within the image, where the authors first pad it
-    by 4. They keep the epoch that is best on the test images; here it is
-    the best on toys held out of the training.
+    4 types, 8 votes and 24 numbers per pose are the code's defaults for CIFAR-10; its values for smallNORB are unknown.
+    The authors multiply brightness and contrast by random factors, then normalise by the mean and standard deviation
+    of the training set; here each image is standardised by its own, after it was shifted and cropped. Shifts repeat
+    the image's edge, since a black margin would change the mean, and crops stay within the image, where the authors
+    first pad it by 4. They keep the epoch with the lowest test error; here held-out toys choose it.
     """
     return Recipe(
         model=ModelOptions("zhao2021_cluster_capsnet", {"crop": 32, **JITTER}),
@@ -53,6 +52,6 @@ HELD_OUT = "Here one in five of smallNORB's toys is held out to choose it."
 
 
 def errors(budget: BudgetName) -> ErrorTable:
-    """Return the test errors by data set."""
+    """Return the table of test errors, a row per data set."""
     note = NOTE + ("" if budget == "medium" else HELD_OUT)
     return error_table("Zhao and Cheng 2021: test errors", note, ("data",), ERRORS, PHOTOGRAPHS, budget)
