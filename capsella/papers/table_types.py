@@ -31,9 +31,9 @@ FEW_IMAGES = "few images"  # the caveat on numbers from far fewer training image
 COPIES = {"smallnorb-jpeg": "smallnorb", "cifar10-jpeg": "cifar10"}  # complete copies of the papers' images
 ERROR_COLUMNS = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 _NUMBER = re.compile(r"[+-]?\d")
-_OURS = re.compile(r"(\bours( %)?|, accuracy %)$")  # heads of the columns that hold our numbers
+_OURS = re.compile(r"(\bours( %)?|, accuracy %)$")  # matches the heads of columns with our numbers
 
-# CIFAR-10 tables whose recipes use gradient descent; at the small budget Adam learns sooner.
+# Budgets of tables whose recipes use SGD, mostly on CIFAR-10; at the small budget Adam learns faster.
 PHOTOGRAPHS = Budgets(
     images(100, 20, 100, 4, 32), medium(20_000, 64), OptimizerOptions(learning_rate=1e-3, warmup_steps=10)
 )
@@ -322,8 +322,8 @@ class TestSet:
 class StandIn:
     """A source whose images resemble the paper's closely enough to keep the published numbers in the table.
 
-    slugs: rows that can be trained on these images; empty for all. stop_at_error: replaces the recipes' `stop_at_error`,
-    in per cent. note: added to the note of the table.
+    slugs: rows that can be trained on these images; empty for all. stop_at_error: replaces that of the recipes, in per
+    cent. note: added to the note of the table.
     """
 
     slugs: tuple[str, ...] = ()

@@ -27,15 +27,15 @@ from capsella.routing import EMRouting
 from capsella.training import RunFolder
 from capsella.training.validation import best_validation
 
-FEWEST_CLASSES = 3  # for standardised costs: those of two classes are always +1 and −1 and teach an EM-NET nothing
+FEWEST_CLASSES = 3  # for standardised costs: with two classes they are always ±1, and an EM-NET learns nothing
 RATES = (3e-4, 3e-5, 3e-6)
-COMPARED = 500  # test images that reconstructions are compared with
-CANDIDATES = 16  # the largest numbers of the capsule, of which those are shown that change the picture most
+COMPARED = 500  # test images among which a reconstruction's nearest one is searched
+CANDIDATES = 16  # pose elements, the largest in magnitude, among which the figure shows the most effective
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: its panels, the meaning of their numbers, a note, and more values for its JSON."""
+    """The content of a figure. measured: what the y values are. more: further values for its JSON."""
 
     panels: Sequence[Panel]
     note: str
@@ -45,7 +45,7 @@ class Drawing:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelFigure(ThesisItem):
-    """A figure of panels of lines. trained: its rows. drawn: its panels, from results and the folder of runs."""
+    """A figure of line plots. trained: returns its rows. drawn: draws it from the results and the run folder."""
 
     trained: Callable[[ThesisItem], list[Row]]
     drawn: Callable[[ThesisItem, Results, Path], Drawing]
@@ -69,7 +69,7 @@ class PanelFigure(ThesisItem):
         )
 
 
-Points = Callable[[ThesisItem], tuple[dict[str, int], str]]  # the sets with their place on the x axis, and a note
+Points = Callable[[ThesisItem], tuple[dict[str, int], str]]  # returns the x value of each training set, and a note
 
 
 def trend_rows(points: Points, item: ThesisItem) -> list[Row]:
@@ -78,7 +78,7 @@ def trend_rows(points: Points, item: ThesisItem) -> list[Row]:
 
 
 def _can_learn(row: Row) -> bool:
-    """Return whether there are enough classes for standardised costs."""
+    """Return False for standardised costs with too few classes."""
     routing, classes = row.recipe.complete().model.options.get("routing"), row.recipe.data.first_classes
     standardised = isinstance(routing, EMRouting) and routing.standardise_costs
     return not (standardised and classes is not None and classes < FEWEST_CLASSES)
@@ -87,7 +87,7 @@ def _can_learn(row: Row) -> bool:
 def trends(
     points: Points, x_name: str, in_paper: Mapping[str, int], item: ThesisItem, results: Results, folder: Path
 ) -> Drawing:
-    """Draw test accuracies against a number that each training set has; a panel per family of networks."""
+    """Draw test accuracy against a property of the training sets (`points`), a panel per family of networks."""
     places, note = points(item)
     ticks: list[float] = []
     log = in_paper is SET_IMAGES
@@ -110,7 +110,7 @@ def trends(
 
 
 def set_sizes(item: ThesisItem) -> tuple[dict[str, int], str]:
-    """Return the sets of Figure 31: mini, small, medium-size and the largest of hard, medium and basic."""
+    """Return the training images of each set of Figure 31, and a note. The last set is the one with the most classes."""
     counts = item.images_by_set(SETS)
     whole = [name for name in ("hard", "medium", "basic") if name in counts][:1]
     sets = [name for name in ("mini", "small", "medium-size") if name in counts and name in item.sets] + whole
@@ -118,7 +118,7 @@ def set_sizes(item: ThesisItem) -> tuple[dict[str, int], str]:
 
 
 def set_classes(item: ThesisItem) -> tuple[dict[str, int], str]:
-    """Return the sets of Figure 32: the first 5 and 10 classes and all; each number of classes if there are up to 5."""
+    """Return the classes of each set of Figure 32, and a note: 5, 10 and all; with up to 5, every number from 2 on."""
     classes = len(load_data(item.options("hard")).classes)
     if classes > SET_CLASSES["basic"]:
         counts = item.images_by_set([*SET_CLASSES])
@@ -131,7 +131,7 @@ def set_classes(item: ThesisItem) -> tuple[dict[str, int], str]:
 
 
 def best_curves(item: ThesisItem, results: Results, folder: Path) -> Drawing:
-    """Draw on each set each family's network of lowest validation error; the thesis takes the test error."""
+    """Draw each family's network with the lowest validation error on each set; the thesis chooses by test error."""
     counts, classes, panels = item.images_by_set(), len(load_data(item.options("hard")).classes), []
     for name in counts:
         series = []
@@ -147,7 +147,7 @@ def best_curves(item: ThesisItem, results: Results, folder: Path) -> Drawing:
 
 
 def rate_curves(item: ThesisItem, results: Results, folder: Path) -> Drawing:
-    """Draw EM-NET 1 at three learning rates, a panel per seed, as a mean would hide spikes."""
+    """Draw EM-NET 1 at three learning rates, a panel per seed, since a mean over seeds would hide spikes."""
     rows = {rate: item.with_learning_rate(rate) for rate in RATES}
     validation = load_data(rows[RATES[0]].recipe.data).validation
     panels: list[Panel] = []
@@ -183,16 +183,16 @@ def _curves(title: str, series: Sequence[Series], classes: int) -> Panel:
 
 
 def curve(folder: Path) -> tuple[list[float], list[float]]:
-    """Return steps and validation accuracies (as proportions) of a run's epochs."""
+    """Return the step and the validation accuracy (a proportion) of each epoch of a run."""
     metrics = RunFolder(folder).read_metrics()
     return metrics["step"].tolist(), (1 - metrics["validation_error"] / 100).tolist()
 
 
 def spikes_to_chance(steps: Iterable[float], accuracies: Iterable[float], classes: int, images: int) -> list[int]:
-    """Return the steps at which a training that had learnt fell back to chance; adjacent ones count once.
+    """Return the steps at which a network that had learnt fell back to chance; consecutive steps count once.
 
-    Learnt: an earlier accuracy was halfway from chance to 1. At chance: within two standard errors of 1/classes, for so
-    many images.
+    Learnt: an earlier accuracy was at least halfway from chance to 1. At chance: at most two standard errors (for this
+    number of images) above 1/classes.
 
     >>> spikes_to_chance([10, 20, 30, 40, 50, 60], [0.2, 0.7, 0.2, 0.2, 0.9, 0.21], classes=5, images=100)
     [30, 60]
@@ -220,14 +220,14 @@ def _validation_error(runs: Sequence[Mapping[str, Any]]) -> float:
 
 
 def draw_perturbations(most: float, elements: int, model: ImageClassifier, images: LabelledImages) -> Drawn:
-    """Draw a test image, its reconstruction, and reconstructions with one number of the true class's capsule moved.
+    """Draw a test image, its reconstruction, and reconstructions with one pose element of its class capsule changed.
 
-    Shown are the numbers, of the `CANDIDATES` largest of the capsule, that change the picture most.
+    Of the `CANDIDATES` largest pose elements, the figure shows those that change the picture most.
 
     Args:
-        most: the largest offset either way, of nine.
-        elements: how many numbers are moved.
-        model: a network with its decoder.
+        most: largest of the nine offsets, which are symmetric about zero.
+        elements: number of pose elements to show.
+        model: a network with a decoder.
         images: test images, of which the first is drawn.
     """
     offsets = tuple(most * step / 4 for step in range(-4, 5))
@@ -260,7 +260,7 @@ def _trend(points: Points, x_name: str, in_paper: Mapping[str, int]) -> dict[str
     return {"trained": partial(trend_rows, points), "drawn": partial(trends, points, x_name, in_paper)}
 
 
-# By number: the title, whether its runs need common seeds, its rows and its panels.
+# By figure number: the title, `requires_common_seeds`, and the fields `trained` and `drawn`.
 _PANELS: dict[int, tuple[str, bool, dict[str, Any]]] = {
     31: ("accuracy by size of the training set", False, _trend(set_sizes, "training images", SET_IMAGES)),
     32: ("accuracy by number of classes", False, _trend(set_classes, "classes", SET_CLASSES)),
@@ -280,7 +280,7 @@ _PANELS: dict[int, tuple[str, bool, dict[str, Any]]] = {
         {"trained": lambda item: [item.with_decoder("capsnet1", d) for d in (True, False)], "drawn": decoder_curves},
     ),
 }
-# The network with its decoder, the largest offset, and how many numbers are moved.
+# By figure number: the network, the largest offset, and the number of pose elements to show.
 _PERTURBED = {35: ("capsnet1", 0.4, 3), 36: ("emnet1", 5.0, 4)}
 
 

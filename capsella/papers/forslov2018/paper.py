@@ -1,8 +1,8 @@
-"""Numbers printed in Forslöv's thesis (2018); accuracies are shares of 1, as there."""
+"""Numbers printed in Forslöv's thesis (2018); accuracies are proportions, as in the thesis."""
 
 from typing import NamedTuple
 
-# The networks by their part of a registered name, in the order of the tables.
+# The thesis's names of the networks, by their part of a registered name, in the order of the tables.
 NETWORKS = {
     "capsnet1": "CAPSNET 1",
     "capsnet2": "CAPSNET 2",
@@ -23,7 +23,7 @@ FAMILIES = {
 # The training sets in the order of Table 3's columns.
 SETS = ("mini", "small", "medium-size", "basic", "medium", "hard")
 
-# Training images of the sets of Figure 31, as its text counts them; the hard set's in Table 1 sum to 26,991.
+# Training images of the sets of Figure 31, by its text; for hard, Table 1 adds up to 26,991.
 SET_IMAGES = {"mini": 1500, "small": 4500, "medium-size": 12963, "hard": 24881}
 
 # Classes of the sets of Figure 32 (Table 1).
@@ -67,13 +67,13 @@ ROBUSTNESS = {
 
 
 class Seconds(NamedTuple):
-    """Forward and backward of a batch of 5 on an i7-7700 and on a GTX 1050 Ti."""
+    """Seconds for forward and backward of a batch of 5, on an i7-7700 and on a GTX 1050 Ti."""
 
     cpu: float
     gpu: float
 
 
-# Table 5, by network and whether it has the decoder; behind INIT-NET 1.
+# Table 5, by (network, has a decoder); all behind INIT-NET 1.
 TIMES = {
     ("capsnet1", False): Seconds(0.83, 0.17),
     ("capsnet2", False): Seconds(2.62, 0.55),
@@ -86,25 +86,25 @@ TIMES = {
     ("cnnnet3", False): Seconds(0.13, 0.09),
 }
 
-# The CNN-NET that a capsule network shares its shape with (§8.2.1).
+# The CNN-NET with the same shape as a capsule network (§8.2.1).
 COUNTERPART = {"capsnet1": "cnnnet3", "emnet1": "cnnnet3", "capsnet2": "cnnnet2", "emnet2": "cnnnet2"}
 
-# Numbers in a class capsule, from which DECODER NET draws: CT in Table 2.
+# Pose elements of a class capsule, the input of DECODER NET: CT in Table 2.
 CAPSULE_THICKNESS = {"capsnet": 96, "emnet": 16}
 
 
 class Weights(NamedTuple):
-    """Weights without biases: `fixed` + `each` times the number of classes, or CT for the decoder."""
+    """A count of weights without biases: `fixed` + `each` × number of classes (for the decoder: × CT)."""
 
     fixed: int
     each: int
 
     def at(self, number: int) -> int:
-        """For so many classes, or so thick a capsule."""
+        """Return the count for this number of classes, or of pose elements."""
         return self.fixed + self.each * number
 
 
-# Table 2, by part; the networks without the INIT-NET before them.
+# Table 2, by part; networks are counted without the INIT-NET before them.
 WEIGHTS = {
     "init1": Weights(334_401, 0),
     "init2": Weights(360_226, 0),
@@ -120,7 +120,7 @@ WEIGHTS = {
 
 
 def family(network: str) -> str:
-    """Return the family of a network by its part of a registered name.
+    """Return the family of a network, given by its part of a registered name.
 
     >>> family("capsnet2")
     'capsnet'

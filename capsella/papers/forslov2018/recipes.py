@@ -1,9 +1,9 @@
-"""Recipes of Forslöv's thesis (2018), of the same networks in few steps, and of a recent CNN; and their search spaces.
+"""Recipes of Forslöv's thesis (2018), our shorter ones for the same networks, one for a recent CNN; search spaces.
 
-§8 to §10: batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay and L2, no
-augmentation. The thesis states a learning rate for EM only (Figure 34). The others, the decay and the weight of L2 are
-ours, not tuned. So is the weight of the reconstruction, 0.392 times the mean, which §6.4.3 quotes from Sabour et al.
-2017, whose images have 784 pixels.
+In the thesis (§8 to §10): batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay
+and L2, no augmentation. It states a learning rate for EM only (Figure 34). The other rates, the decay and the L2 weight are
+ours, not tuned; so is the reconstruction weight of 0.392 times the mean, which §6.4.3 quotes from Sabour et al. 2017,
+whose images have 784 pixels.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ CAPSNETS, EMNETS, CNNNETS = (
 
 @register_recipe_for(CAPSNETS)
 def capsnet(network: str) -> Recipe:
-    """A CAPSNET on cells of 224×224, as in the thesis, with its decoder: dynamic routing does best with it (§10.6)."""
+    """A CAPSNET on cells of 224×224, as in the thesis; with a decoder, which helps dynamic routing (§10.6)."""
     return Recipe(
         model=ModelOptions(network, {"routing": DynamicRouting(iterations=3), "reconstruction": True}),
         data=NamedData("pbc-subset", size=224, channels=3),
@@ -59,35 +59,35 @@ def cnnnet(network: str) -> Recipe:
 
 @register_recipe_for(CAPSNETS[:2], "-modern")
 def capsnet1_modern(network: str) -> Recipe:
-    """CAPSNET 1 in few steps; ours. First weights give class capsules a middling length; no decoder."""
+    """CAPSNET 1 in few steps; our recipe. Class capsules start with a medium length; no decoder."""
     recipe = capsnet(network).with_model(he_primary=True, class_weight_sd=0.01, reconstruction=False)
     return _in_few_steps(recipe, 3e-4)
 
 
 @register_recipe_for(CAPSNETS[2:], "-modern")
 def capsnet2_modern(network: str) -> Recipe:
-    """CAPSNET 2 in few steps; ours. First weights give class capsules a middling length; no decoder."""
+    """CAPSNET 2 in few steps; our recipe. Class capsules start with a medium length; no decoder."""
     return _in_few_steps(capsnet(network).with_model(he_primary=True, conv_weight_sd=0.3, reconstruction=False), 3e-4)
 
 
 @register_recipe_for(EMNETS, "-modern")
 def emnet_modern(network: str) -> Recipe:
-    """An EM-NET in few steps; ours. Costs are scaled instead of standardised, in two iterations."""
+    """An EM-NET in few steps; our recipe. Costs are scaled instead of standardised; two iterations."""
     routing = EMRouting(iterations=2, competition="types", cost_scale=100.0)
     return _in_few_steps(emnet(network).with_model(routing=routing), 1e-3)
 
 
 @register_recipe_for(CNNNETS, "-modern")
 def cnnnet_modern(network: str) -> Recipe:
-    """A CNN-NET in few steps; ours. Without dropout."""
+    """A CNN-NET in few steps, without dropout; our recipe."""
     return _in_few_steps(cnnnet(network).with_model(dropout=0.0), 3e-4)
 
 
 @register_recipe
 def he2016_cells() -> Recipe:
-    """A residual network of today with as many parameters as EM-NET 1, on as many of the same images; ours.
+    """A modern residual network with as many parameters as EM-NET 1, trained on as many of the same images; our recipe.
 
-    The rate falls over half a cosine, as is usual for it (not tuned).
+    The learning rate falls along half a cosine, as usual for such networks (not tuned).
     """
     return replace(
         cnnnet_modern("forslov2018_cnnnet3_init1"),
@@ -99,9 +99,9 @@ def he2016_cells() -> Recipe:
 
 @register_recipe
 def emnet_cells() -> Recipe:
-    """EM-NET 1 with 130 K parameters, as `capsella search` found it within 8 ms an image, trained longer; ours.
+    """A smaller EM-NET 1 (130 K parameters), found by `capsella search` with a limit of 8 ms per image; trained longer.
 
-    Numbers are as they were drawn.
+    Values are as the search sampled them.
     """
     routing = EMRouting(
         iterations=3,
@@ -124,9 +124,9 @@ def emnet_cells() -> Recipe:
 
 
 def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
-    """Batch normalisation, larger batches, mirrored images, and a rate that falls to a tenth.
+    """Return the recipe with batch normalisation, larger batches, flips, and a learning rate that falls to a tenth.
 
-    Each was chosen by validation on pbc-subset.
+    Each change was chosen by validation on pbc-subset.
     """
     return replace(
         recipe.with_model(batch_norm=True),
@@ -140,7 +140,7 @@ def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
 
 @register_space("images-emnet", "emnet-cells", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
 def em_networks(recipe: Recipe) -> Space:
-    """Return the space of EM networks. The thesis (§10.7) asks for a search; two kernels hold 662 of 692 K weights."""
+    """Return the search space of EM networks, which thesis §10.7 asks for; two kernels hold 662 of 692 K weights."""
     from optuna.distributions import IntDistribution
 
     recipe = recipe.complete()
@@ -166,7 +166,7 @@ def em_networks(recipe: Recipe) -> Space:
 
 @register_space("he2016-cells")
 def residual_networks(recipe: Recipe) -> Space:
-    """Return the space of the residual network, from 78 K parameters on: searched alike, the comparison is fair."""
+    """Return the residual network's search space, from 78 K parameters up: a fair comparison needs both searched."""
     recipe = recipe.complete()
     options = recipe.model.options
     return Space(
@@ -180,7 +180,7 @@ def residual_networks(recipe: Recipe) -> Space:
 
 
 def _training_space(recipe: Recipe) -> "dict[str, BaseDistribution]":
-    """Return the parameters that both kinds of networks share, around a complete recipe."""
+    """Return the hyper-parameters that both kinds of networks share, around those of a complete recipe."""
     return {
         "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),
         **schedules(recipe),

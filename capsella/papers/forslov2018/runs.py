@@ -1,4 +1,4 @@
-"""The runs that the thesis's tables and figures share in one folder, and which of its training sets a source has."""
+"""The runs that the tables and figures of the thesis share, and which of its training sets a source of images has."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,18 +15,19 @@ from capsella.papers.table_types import Published
 from capsella.training import Recipe
 from capsella.training.registry import get_recipe
 
-# 224×224 images of a public download, by a microscope of the same maker as the thesis's.
+# 224×224 images that can be downloaded; their microscope is from the same maker as the thesis's.
 SOURCE, SIZE = "bloodmnist", 224
 SHORTER_SETS = ("mini", "small", "basic")
-# Of the thesis's trainings (§9.2); EM-NETs and CNN-NETs got twice as many on hard. The thesis validates after each pass
-# over the training images; here every 1,000 steps, on every set alike.
+# The thesis trains for 100,000 steps (§9.2), EM-NETs and CNN-NETs twice as long on hard. It validates after each pass
+# over the training images; here, validation is every 1,000 steps on all sets.
 STEPS, STEPS_BETWEEN_VALIDATIONS = 100_000, 1000
 
 
 class Limits(NamedTuple):
-    """Budgets of tables 3 and 4; of Figure 34, one light network in the thesis's small batches; of Figures 35 to 37.
+    """The budgets of tables 3 and 4 (`table`), of Figure 34 (`rates`), and of Figures 35 to 37 (`decoder`).
 
-    The decoder of the last ones costs several times as much as the rest of CAPSNET 1.
+    Figure 34 trains one small network in the thesis's batches of 5. The decoder of Figures 35 to 37 costs several times
+    as much as the rest of CAPSNET 1.
     """
 
     table: Budget
@@ -60,9 +61,9 @@ NOTES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ThesisItem(Published):
-    """A table or figure made of the shared runs of one budget on the images of one source.
+    """A table or figure of the thesis, made from the shared runs of one budget on one source of images.
 
-    item: in the names of files, as in "table3".
+    item: part of its file names, e.g. "table3".
     """
 
     item: str
@@ -71,11 +72,11 @@ class ThesisItem(Published):
     family: str | None = "forslov2018"
 
     def on(self, source: str) -> Self:
-        """Return the same table or figure on images of another source."""
+        """Return the table or figure for another source of images."""
         return replace(self, source=source)
 
     def images(self) -> Iterator[DataOptions]:
-        """Yield the images that decide which sets there are, then those of the rows."""
+        """Yield the options of the images that determine which sets exist, then those of the rows."""
         yield self.options("hard")
         yield from super().images()
 
@@ -86,35 +87,35 @@ class ThesisItem(Published):
 
     @property
     def limits(self) -> Limits | None:
-        """Return the budgets; None at the full one."""
+        """The budgets of its runs; None for the full training."""
         return LIMITS.get(self.budget)
 
     @property
     def networks(self) -> list[tuple[str, int]]:
-        """Return (network, INIT-NET) in the order of the tables."""
+        """The (network, INIT-NET) pairs to train, in the order of the tables."""
         return [(network, init) for network in NETWORKS for init in ((1, 2) if self.limits is None else (1,))]
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """Return the training sets of this budget."""
+        """The training sets of this budget."""
         return SETS if self.limits is None else SHORTER_SETS
 
     def describe(self, kind: str = "table") -> str:
-        """Return how the runs of a kind (a key of `NOTES`) train compared with the thesis's."""
+        """Describe how the runs of a kind (a key of `NOTES`) differ from the thesis's trainings."""
         if self.limits is not None:
             return NOTES[kind].format(getattr(self.limits, kind))
         more = ", which prints the best of several settings, with a decoder or without"
         return f"As long as the thesis's{more if kind == 'table' else ''}."
 
     def options(self, name: str) -> DataOptions:
-        """Return the images of one of `SETS`, or of "classes2", "classes3", …: all images of the first classes."""
+        """Return the data options of one of `SETS`, or of "classesN": all images of the first N classes."""
         options = NamedData(self.source, size=SIZE, channels=3)
         if name.startswith("classes"):
             return replace(options, first_classes=int(name.removeprefix("classes")))
         return thesis_set(name, options)
 
     def row(self, name: str, network: str, init: int) -> Row:
-        """Return the run of a network (a key of `NETWORKS`) behind INIT-NET 1 or 2 on a set."""
+        """Return the row of a network (a key of `NETWORKS`) behind INIT-NET 1 or 2, trained on a set."""
         recipe_name = f"forslov2018-{network}-init{init}" + ("-modern" if self.limits else "")
         recipe = replace(get_recipe(recipe_name), data=self.options(name))
         slug, cost = f"{name}-{network}-init{init}", f"{network}-init{init}"
@@ -125,10 +126,10 @@ class ThesisItem(Published):
         return Row(slug=slug, cost=slug if name == "hard" else cost, recipe_name=recipe_name, recipe=recipe)
 
     def with_learning_rate(self, rate: float) -> Row:
-        """Return EM-NET 1 on mini, validated often, for Figure 34: the thesis's recipe at all budgets.
+        """Return the row of EM-NET 1 on mini for Figure 34: the thesis's recipe at all budgets, validated often.
 
-        Below the full budget the learning rate is constant, and there is batch normalisation: without it the network
-        had learnt nothing after 160 steps of 10 images.
+        Below the full budget the learning rate is constant and batch normalisation is added: without it the network had
+        learnt nothing after 160 steps of 10 images.
         """
         name = "forslov2018-emnet1-init1"
         recipe = replace(get_recipe(name), data=self.options("mini"))
@@ -142,22 +143,22 @@ class ThesisItem(Published):
         return Row(slug=f"mini-emnet1-init1-rate{rate:g}", cost="rate", recipe_name=name, recipe=recipe)
 
     def with_decoder(self, network: str, decoder: bool) -> Row:
-        """Return a capsule network on mini with or without DECODER NET, for Figures 35 to 37."""
+        """Return the row of a capsule network on mini with or without DECODER NET, for Figures 35 to 37."""
         row, suffix = self.row("mini", network, 1), "decoder" if decoder else "no-decoder"
         recipe = self.limits.decoder.limit(row.recipe) if self.limits else row.recipe
         recipe = recipe.with_model(reconstruction=decoder)
         return replace(row, slug=f"{row.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
 
     def grid(self, sets: Sequence[str]) -> list[Row]:
-        """Return every network on every set, set after set, so that the time left is known after the first."""
+        """Return a row for every network on every set, set by set, so that the first set shows how long all will take."""
         return [self.row(name, *network) for name in sets for network in self.networks]
 
     def images_by_set(self, wanted: Sequence[str] | None = None) -> dict[str, int]:
-        """Return the number of training images of each of the `wanted` sets (by default this budget's) that exist here.
+        """Return the training images of each of the `wanted` sets (default: `sets`) that this source has.
 
-        A set of n images per class exists if at least half of the classes have n training images; the others give all
-        they have, as in the thesis. A set of the first classes exists if the source has so many; hard, all of them, if
-        it differs from basic and medium.
+        A set with n images per class exists if at least half of the classes have n training images; the other classes
+        contribute all of theirs, as in the thesis. A set of the first n classes exists if the source has n classes.
+        hard, with all classes, exists if it differs from basic and medium.
 
         Raises:
             CapsellaError: the source has none of the sets; and what `load_data` raises.
@@ -179,7 +180,7 @@ class ThesisItem(Published):
         return counts
 
     def describe_sets(self, counts: Mapping[str, int]) -> str:
-        """Return the sizes of these sets beside the thesis's, for the note of a table."""
+        """Describe the sizes of these sets for the note of a table."""
         sizes = ", ".join(f"{name} {count:,}" for name, count in counts.items())
         return f"Training images of {self.source}: {sizes}. The thesis has 15 classes of one laboratory (basic 5)."
 
@@ -189,7 +190,7 @@ def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int)
 
 
 def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and the standard deviation of two or more numbers."""
+    """Return the mean and the standard deviation, which is None for a single number."""
     return sum(numbers) / len(numbers), Spread.of(list(numbers)).sd if len(numbers) > 1 else None
 
 
@@ -203,7 +204,7 @@ def accuracies_of(runs: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def images_tested(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return in words which images were tested; sets with fewer classes have fewer.
+    """Name the test set and its number of images, which is a range if sets with fewer classes have fewer.
 
     >>> images_tested({"a": [{"data": "pbc", "test": {"images": n}} for n in (377, 221, 377)]})
     'pbc, 221 to 377 images'

@@ -51,7 +51,7 @@ WEIGHTS_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsTable(Published):
-    """Table 2: the number of weights in each network, counted."""
+    """Table 2: the number of weights of each network."""
 
     columns: tuple[str, ...] = ("network",)
 
@@ -78,7 +78,7 @@ class WeightsTable(Published):
 
 
 def count_part(part: str, classes: int) -> int:
-    """Return the weights of a part of Table 2 as this package builds it."""
+    """Return the number of weights of a part of Table 2 as this package builds it."""
     with torch.device("meta"):  # shapes only, no memory
         if part.startswith("decoder"):
             thick = CAPSULE_THICKNESS[part.removeprefix("decoder of ")]
@@ -90,18 +90,18 @@ def count_part(part: str, classes: int) -> int:
 
 
 def _weights(module: nn.Module) -> int:
-    """Return the elements of all parameters but biases and β, which have one axis."""
+    """Return the number of weights, without biases and β, which have a single axis."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyTable(ThesisItem):
-    """Table 3: test accuracy of each network and INIT-NET, two columns per training set."""
+    """Table 3: test accuracy of each network behind each INIT-NET, two columns per training set."""
 
     columns: tuple[str, ...] = ("network", "INIT-NET")
 
     def rows_to_train(self) -> list[Row]:
-        """Return every network on every set that the source has."""
+        """Return a row for every network on every set that the source has."""
         return self.grid([*self.images_by_set()])
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
@@ -128,15 +128,15 @@ class AccuracyTable(ThesisItem):
 
 
 def _cell(accuracies: Sequence[float]) -> str:
-    """Return proportions, one per seed, as a cell."""
+    """Format proportions, one per seed, as a cell."""
     if not accuracies:
         return NOT_RUN
     mean, sd = mean_sd(accuracies)
     return f"{mean:.3f}" + ("" if sd is None else f" ± {sd:.3f}")
 
 
-# The strength of each change in Table 4, as the thesis gives none. With translation by a quarter of the side its
-# networks lose about half of their accuracy, as the thesis's did.
+# Our strengths of the changes in Table 4; the thesis gives none. Translated by a quarter of the image's side, networks
+# lose about half of their accuracy, as in the thesis.
 STRENGTHS = {"translation": 0.25, "rotation": 180.0, "noise": 0.1, "colour": 0.2}
 IN_PAPER = ("translation", "rotation", "noise")
 LARGEST_FIRST = ("hard", "medium", "basic", "medium-size", "small", "mini")
@@ -145,14 +145,14 @@ ROBUSTNESS_SEED = 0  # every run sees the same changed images
 
 @dataclass(frozen=True, kw_only=True)
 class RobustnessTable(AccuracyTable):
-    """Table 4: test accuracy on changed images, two columns per change; a run's accuracies are kept in its folder."""
+    """Table 4: test accuracy on changed images, two columns per change. Each run's folder keeps its accuracies."""
 
     def rows_to_train(self) -> list[Row]:
-        """Return every network on the set with the most classes, which Table 3 shares."""
+        """Return a row for every network on the set with the most classes; Table 3 has the same runs."""
         return self.grid([self.largest_set()])
 
     def largest_set(self) -> str:
-        """Return the set with the most classes and, among equal ones, the most images."""
+        """Return the set with the most classes; ties go to the one with the most images."""
         sets = self.images_by_set([name for name in LARGEST_FIRST if name in self.sets])
         classes = len(load_data(self.options("hard")).classes)
         return max(sets, key=lambda n: (THESIS_SETS[n].get("first_classes", classes), -LARGEST_FIRST.index(n)))
@@ -185,7 +185,7 @@ class RobustnessTable(AccuracyTable):
 def changed_accuracies(folder: Path) -> dict[str, float]:
     """Return the accuracy of a finished run on unchanged test images and under each change of `STRENGTHS`.
 
-    They are kept in changed-images.json in the run's folder.
+    The run's folder keeps them in changed-images.json.
     """
     path, wanted = folder / "changed-images.json", {"strengths": STRENGTHS, "seed": ROBUSTNESS_SEED}
     kept: dict[str, Any] = read_json(path) if path.exists() else {}
@@ -203,7 +203,7 @@ def changed_accuracies(folder: Path) -> dict[str, float]:
 
 
 BATCHES = (1, 5)
-# At least so many rounds, and more until so many seconds have passed, of each batch size and pass.
+# By budget: minimum number of timed rounds, and minimum number of seconds, for each batch size and pass.
 ROUNDS: dict[BudgetName, tuple[int, float]] = {"small": (3, 10.0), "medium": (5, 20.0), "full": (15, 60.0)}
 OVERALL = ("paper CPU s", "paper GPU s", "ours s", "paper × CNN", "ours × CNN", "batch 1 forward × CNN")
 TIMES_NOTE = (
@@ -217,7 +217,7 @@ TIMES_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class TimesTable(Published):
-    """Table 5: how long a batch takes in each network, all timed in turn on this machine. size: pixels per side."""
+    """Table 5: time per batch of each network, all timed in turn on this machine. size: pixels per side."""
 
     budget: BudgetName
     size: int = SIZE
@@ -253,7 +253,7 @@ def _timed_name(network: str, decoder: bool) -> str:
 
 
 def _times_row(network: str, decoder: bool, times: Sequence[ExecutionTime]) -> dict[str, Any]:
-    """Return a row; "ratios" are the paper's and ours to the CNN, and ours of one image forward."""
+    """Return a row. "ratios" to the CNN's time: the paper's, ours, and ours for one image forward."""
     name, cnn = _timed_name(network, decoder), COUNTERPART.get(network)
     seconds: dict[str, Mapping[tuple[int, bool], float]] = {
         of: {(row.batch, row.backward): row.timing.median for row in times if row.network == of}
@@ -286,7 +286,7 @@ def table_3(budget: BudgetName) -> AccuracyTable:
 
 
 def table_4(budget: BudgetName) -> RobustnessTable:
-    """Return Table 4: the runs of Table 3 on the set with the most classes, on changed test images."""
+    """Return Table 4: the networks of Table 3 that have the most classes, tested on changed images."""
     return RobustnessTable(title="Forslöv 2018, Table 4", item="table4", budget=budget, caveat_text=few_images(budget))
 
 
@@ -296,7 +296,7 @@ def table_5(budget: BudgetName) -> TimesTable:
 
 
 def _claim(text: str, data: str, better: str, worse: str) -> Claim:
-    """Return a claim of Table 3: one network behind INIT-NET 1 against another on one set; errors in per cent."""
+    """Return a claim of Table 3: on set `data`, the network `better` has a lower error than `worse` (INIT-NET 1)."""
     errors = [round(100 * (1 - ACCURACY[network, 1][SETS.index(data)]), 1) for network in (better, worse)]
     return Claim(
         text=f"{text} ({NETWORKS[better]} against {NETWORKS[worse]}, the thesis's best of each kind there).",
