@@ -110,7 +110,7 @@ def trends(
 
 
 def set_sizes(item: ThesisItem) -> tuple[dict[str, int], str]:
-    """Return the training images of each set of Figure 31, and a note. The last set is the one with the most classes."""
+    """Return the training images of each set of Figure 31, and a note. The last set has the most classes of all."""
     counts = item.images_by_set(SETS)
     whole = [name for name in ("hard", "medium", "basic") if name in counts][:1]
     sets = [name for name in ("mini", "small", "medium-size") if name in counts and name in item.sets] + whole

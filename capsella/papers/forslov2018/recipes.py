@@ -1,9 +1,9 @@
 """Recipes of Forslöv's thesis (2018), our shorter ones for the same networks, one for a recent CNN; search spaces.
 
 In the thesis (§8 to §10): batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay
-and L2, no augmentation. It states a learning rate for EM only (Figure 34). The other rates, the decay and the L2 weight are
-ours, not tuned; so is the reconstruction weight of 0.392 times the mean, which §6.4.3 quotes from Sabour et al. 2017,
-whose images have 784 pixels.
+and L2, no augmentation. It states a learning rate for EM only (Figure 34). The other rates, the decay and the L2 weight
+are ours, not tuned; so is the reconstruction weight of 0.392 times the mean, which §6.4.3 quotes from Sabour et al.
+2017, whose images have 784 pixels.
 """
 
 from dataclasses import replace

@@ -150,7 +150,7 @@ class ThesisItem(Published):
         return replace(row, slug=f"{row.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
 
     def grid(self, sets: Sequence[str]) -> list[Row]:
-        """Return a row for every network on every set, set by set, so that the first set shows how long all will take."""
+        """Return a row for every network on every set, set by set, so that the first set tells how long all take."""
         return [self.row(name, *network) for name in sets for network in self.networks]
 
     def images_by_set(self, wanted: Sequence[str] | None = None) -> dict[str, int]:

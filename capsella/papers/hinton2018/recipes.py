@@ -1,7 +1,7 @@
-"""The recipes of Hinton, Sabour, Frosst 2018, and ours for its networks.
+"""The recipes of Hinton, Sabour, Frosst 2018, and our own recipes for its networks.
 
-The paper gives no learning rate, no scale of the costs and no size of its random brightness and contrast. The first two
-were chosen by validation.
+The paper states neither learning rate nor cost scale, nor the strength of its random brightness and contrast. The first
+two were chosen by validation.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import register_recipe
 
-# With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits.
+# Scaled by this factor, β_a can be learned; otherwise the small network with two iterations stays at chance on digits.
 BETA_A_SCALE = 2500.0
 FROM_PHOTOGRAPHS = {"brightness": 0.2, "contrast": 0.2}
 MOVED_AND_MIXED = AugmentOptions(rotation=10.0, stretch=0.15, mixup=0.2)
@@ -23,11 +23,11 @@ CROPPED = {"crop": 32, **FROM_PHOTOGRAPHS}
 def hinton2018_smallnorb() -> Recipe:
     """Matrix capsules on smallNORB (§5): 48×48, random crops of 32×32, random brightness and contrast.
 
-    The norm of a layer's gradient is usually 1 to 10. Without the clip, training on a tiny set fell back to chance once
-    in 2,000 steps; with it, to an accuracy of 0.4.
+    The gradient norm of a layer is usually 1 to 10. Without gradient clipping, training on a tiny set fell back to
+    chance once in 2,000 steps; with it, to an accuracy of 0.4.
 
-    One toy in five of each category is held out for validation, as the test's toys are new. Nearly every image of known
-    toys is classified right, so they could not choose an epoch.
+    One toy in five of each category is held out for validation, since the test toys are new, too. Images of training
+    toys are nearly all classified correctly, so their error could not choose an epoch.
     """
     options = {"routing": EMRouting(iterations=3, cost_scale=100.0), **CROPPED}
     return Recipe(
@@ -47,17 +47,17 @@ def hinton2018_smallnorb_small() -> Recipe:
 
 @register_recipe
 def hinton2018_smallnorb_cnn() -> Recipe:
-    """The paper's baseline on smallNORB, with the same cuts and changes of brightness and contrast."""
+    """The paper's CNN baseline on smallNORB, with the same crops and changes of brightness and contrast."""
     return _baseline(hinton2018_smallnorb())
 
 
 @register_recipe
 def matrix_capsnet_smallnorb() -> Recipe:
-    """The small matrix capsules on smallNORB in an hour of one core; ours.
+    """The small matrix capsules on smallNORB in an hour on one core; our recipe.
 
-    A β_a that can be learned, two iterations, three times the learning rate, which falls along half a cosine, averaged
-    weights, and both cameras. Images are rotated, stretched and mixed in pairs. All five toys train; a few of their
-    images are held out.
+    A β_a scaled so that it can be learned, two iterations, three times the learning rate, a cosine schedule, averaged
+    weights, and both cameras. Images are rotated, stretched and mixed in pairs. All five toys of each category are
+    trained on; a few of their images are held out.
     """
     paper = hinton2018_smallnorb_small()
     return replace(
@@ -74,9 +74,9 @@ def matrix_capsnet_smallnorb() -> Recipe:
 
 @register_recipe
 def matrix_capsnet_smallnorb_310k() -> Recipe:
-    """The large matrix capsules (310 K parameters), trained like the small ones for 16 epochs; ours.
+    """The large matrix capsules (310 K parameters), trained like the small ones for 16 epochs; our recipe.
 
-    In float32, as bfloat16 was tried with one seed only.
+    In float32, since bfloat16 was tried with only one seed.
     """
     small = matrix_capsnet_smallnorb().with_network("hinton2018_matrix_capsnet")
     return replace(small, epochs=16, precision="32-true")
@@ -84,9 +84,9 @@ def matrix_capsnet_smallnorb_310k() -> Recipe:
 
 @register_recipe
 def batchnorm_capsnet_smallnorb() -> Recipe:
-    """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48; ours.
+    """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48.
 
-    Images are rotated, stretched, shifted and mixed in pairs. Chosen on toys held out, and trained like
+    Images are rotated, stretched, shifted and mixed in pairs. Chosen on held-out toys; trained like
     matrix-capsnet-smallnorb.
     """
     small = matrix_capsnet_smallnorb()
@@ -100,7 +100,7 @@ def batchnorm_capsnet_smallnorb() -> Recipe:
 
 @register_recipe
 def batchnorm_cnn_smallnorb() -> Recipe:
-    """The CNN beside batchnorm-capsnet-smallnorb: 144 K parameters, with the same augmentation and training."""
+    """A CNN of 144 K parameters to compare with batchnorm-capsnet-smallnorb: the same augmentation and training."""
     options = {"standardise": True, **FROM_PHOTOGRAPHS}
     return replace(
         batchnorm_capsnet_smallnorb(),
@@ -111,10 +111,10 @@ def batchnorm_cnn_smallnorb() -> Recipe:
 
 @register_recipe
 def hinton2018_mnist() -> Recipe:
-    """Matrix capsules on MNIST (§5), on whole images that are shifted.
+    """Matrix capsules on MNIST (§5), on whole images with random shifts.
 
-    §5 gives an error of 0.44 % for MNIST and 11.9 % for CIFAR-10, and next to nothing of how these networks were
-    trained. Here they are trained as on smallNORB; at full length neither was measured.
+    §5 states errors of 0.44 % on MNIST and 11.9 % on CIFAR-10, and little about how these networks were trained. Here
+    they are trained as on smallNORB; neither was measured at full length.
     """
     smallnorb = hinton2018_smallnorb()
     options = {"routing": EMRouting(iterations=3, cost_scale=100.0, beta_a_scale=BETA_A_SCALE)}
@@ -128,7 +128,7 @@ def hinton2018_mnist() -> Recipe:
 
 @register_recipe
 def hinton2018_cifar10() -> Recipe:
-    """Matrix capsules on CIFAR-10 (§5): 256 maps in front, and brightness and contrast change as of photographs."""
+    """Matrix capsules on CIFAR-10 (§5): 256 feature maps in the stem, and random brightness and contrast."""
     return replace(
         hinton2018_mnist().with_model(maps=256, **FROM_PHOTOGRAPHS),
         data=NamedData("cifar10"),
@@ -146,9 +146,9 @@ def hinton2018_fashion_mnist() -> Recipe:
 def hinton2018_azimuth() -> Recipe:
     """Matrix capsules on a third of the azimuths, to be tested on the others (§5.1).
 
-    The paper trains its CNN to the end and stops the capsules at the CNN's error. Here both stop at that error, on the
-    same viewpoints of the test's toys; novel viewpoints are the real test. So no toy is held out, and validation, which
-    stops nothing, is of images. Epochs are short, so that both stop near the same error.
+    The paper trains its CNN to the end and stops the capsules at the CNN's error. Here both stop at that error,
+    measured on test toys from the training viewpoints; the actual test is on novel viewpoints. So validation, which
+    stops nothing, holds out images instead of toys. Epochs are short, so that both stop near the same error.
     """
     return replace(
         hinton2018_smallnorb(),
@@ -164,7 +164,7 @@ def hinton2018_azimuth() -> Recipe:
 
 @register_recipe
 def hinton2018_azimuth_cnn() -> Recipe:
-    """The paper's baseline on the same azimuths (§5.1)."""
+    """The paper's CNN baseline on the same azimuths (§5.1)."""
     return _baseline(hinton2018_azimuth())
 
 
@@ -177,18 +177,18 @@ def hinton2018_elevation() -> Recipe:
 
 @register_recipe
 def hinton2018_elevation_cnn() -> Recipe:
-    """The paper's baseline on the same elevations (§5.1)."""
+    """The paper's CNN baseline on the same elevations (§5.1)."""
     return _baseline(hinton2018_elevation())
 
 
 @register_recipe
 def hinton2018_toys() -> Recipe:
-    """The small matrix capsules on toys rendered on the spot, one of three toys held out: no download."""
+    """The small matrix capsules on toys that this package renders, with one in three held out; needs no download."""
     small = hinton2018_smallnorb_small()
     return replace(small, data=replace(small.data.on("toys"), validation=0.3), epochs=20)
 
 
 def _baseline(recipe: Recipe) -> Recipe:
-    """Return the recipe of the CNN on the images of a recipe of matrix capsules."""
+    """Return the CNN baseline's recipe on the images of a matrix-capsule recipe."""
     options = {**CROPPED, "dropout": 0.5}
     return replace(recipe, model=ModelOptions("hinton2018_cnn", options), loss=LossOptions(name="cross_entropy"))

@@ -33,13 +33,13 @@ from capsella.training import ModelOptions, Recipe
 from capsella.training.registry import get_recipe
 
 OTHER_BUDGETS = Budgets(images(200, 50, 100, 4, 32), medium(20_000, 32))
-# The medium budget takes half an hour to an hour and a half per row on two cores, on all smallNORB images.
+# The medium budget takes 0.5 to 1.5 hours per row on two cores, on all smallNORB images.
 BUDGETS = Budgets(images(400, 100, 400, 8, 32), medium(24_000, 32))
-# With a constant λ and peaked couplings only in the last E-step, five iterations learn too.
+# With a constant λ, and couplings that peak only in the last E-step, five iterations learn as well.
 MEDIUM_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0, "early_likelihood_weight": 1 / 64}
 MEDIUM_BASE = "matrix-capsnet-smallnorb"
 MEDIUM_BASES = {"capsules": "batchnorm-capsnet-smallnorb", "CNN": "batchnorm-cnn-smallnorb"}
-SPREAD_STEPS = 500  # of a training that stops at an error
+SPREAD_STEPS = 500  # steps in which the spread margin reaches 0.9, for trainings that stop at an error
 BASES: dict[BudgetName, str] = {
     "small": "hinton2018-smallnorb-small",
     "medium": MEDIUM_BASE,
@@ -55,8 +55,8 @@ LIMITS = {
     "full": "One of the five toys of each category is held out to validate on, and the left camera alone is seen; the "
     "paper trains on all five. ",
 }
-# Other learning rates at the medium budget. 0.003 was chosen for routed capsules; uniform couplings prefer a larger
-# rate, and so do three iterations by one validation image. CNNs usually want less.
+# Additional learning rates at the medium budget. 0.003 was chosen for routed capsules; uniform couplings prefer a
+# larger one, as do three iterations by a margin of one validation image. CNNs usually need a smaller one.
 RATES, CNN_RATES, LOG_ODDS_RATES = (0.009,), (0.001,), (0.001, 0.009)
 CNN = "hinton2018-smallnorb-cnn"
 COLUMNS = ("iterations", "pose", "loss", "coordinate addition", "couplings", "crops")
@@ -70,7 +70,7 @@ NOTE = (
 
 
 def _row(iterations: int, error: float | None, **changes: Any) -> RowSpec:
-    """Return a row of Table 1 with its published error; `changes`: pose, loss, coordinates, start, logits."""
+    """Return a row of Table 1 with its published error. changes: any of pose, loss, coordinates, start, logits."""
     pose, loss = changes.get("pose", "matrix"), changes.get("loss", "spread")
     coordinates, start = changes.get("coordinates", True), changes.get("start", "uniform")
     logits = changes.get("logits", False)
@@ -90,7 +90,7 @@ def _row(iterations: int, error: float | None, **changes: Any) -> RowSpec:
 
 
 UNIFORM, BEST = _row(1, 9.7), _row(3, 1.8)
-# The class activations lie in [0, 1], so that their cross-entropy cannot fall below 0.9. That of their log-odds can.
+# Class activations lie in [0, 1], so their cross-entropy cannot fall below 0.9. That of their log-odds can.
 LOG_ODDS = _row(3, None, loss="cross_entropy", logits=True)
 TABLE_1 = (
     UNIFORM,
@@ -105,14 +105,14 @@ TABLE_1 = (
     _row(3, 5.8, loss="cross_entropy"),
     LOG_ODDS,
 )
-CNN_ERROR, CROPS_ERROR = 5.2, 1.4  # of the CNN with 4.2 M parameters; of the best network over several crops
-SMALL_ERROR = 2.2  # of the small network
+CNN_ERROR, CROPS_ERROR = 5.2, 1.4  # published: the CNN with 4.2 M parameters; the best network over several crops
+SMALL_ERROR = 2.2  # published: the small network
 OTHER_DATA = (
     RowSpec("mnist", "hinton2018-mnist", ("MNIST",), 0.44),
     RowSpec("cifar10", "hinton2018-cifar10", ("CIFAR-10",), 11.9),
     RowSpec("fashion-mnist", "hinton2018-fashion-mnist", ("Fashion-MNIST",)),
 )
-# §5.1: the CNN's error on familiar viewpoints, at which the capsules were stopped, and the errors on novel ones.
+# §5.1: errors in per cent on familiar viewpoints (capsules were stopped at the CNN's error) and on novel ones.
 VIEWPOINTS = {
     ("azimuth", "capsules"): (3.7, 13.5),
     ("azimuth", "CNN"): (3.7, 20.0),
@@ -122,9 +122,9 @@ VIEWPOINTS = {
 
 
 def table_1(budget: BudgetName) -> ErrorTable:
-    """Return Table 1: the ablations on smallNORB and the CNN, and random couplings beside them.
+    """Return Table 1: the ablations on smallNORB and the CNN, with an added row for random couplings.
 
-    Below the full budget the small network is trained, of which the paper has one error; its other rows are of the
+    Below the full budget the small network is trained. The paper has a single error for it; its other rows are for the
     large one.
     """
 
@@ -163,7 +163,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
 
 
 def _at_rates(row: ErrorRow, budget: BudgetName, rates: tuple[float, ...]) -> list[ErrorRow]:
-    """Return the row, and at the medium budget also itself at other learning rates."""
+    """Return the row and, at the medium budget, copies of it with other learning rates."""
     *first, couplings, crops = row.label
     before = "" if couplings == "–" else f"{couplings}, "
     labels = {rate: (*first, f"{before}rate {rate:g}", crops) for rate in rates if budget == "medium"}
@@ -175,10 +175,10 @@ ITERATIONS_BUDGETS = Budgets(BUDGETS.small, medium(24_000, 32))
 
 
 def iterations(budget: BudgetName) -> ErrorTable:
-    """Return our network of 122,000 parameters with 1, 3 and 5 iterations of EM routing at τ = 1.
+    """Return the table of our network (122,000 parameters) with 1, 3 and 5 iterations of EM routing at τ = 1.
 
-    Batch normalisation of the capsules keeps their couplings apart without a softened E-step, so that the number of
-    iterations is what is tested.
+    Thanks to batch normalisation of the capsules, it needs no softened E-steps, so the rows differ only in the number
+    of iterations.
     """
     specs = [
         RowSpec(f"{number}", MEDIUM_BASES["capsules"], (str(number),), None, None, {"model.routing.iterations": number})
@@ -191,7 +191,7 @@ def iterations(budget: BudgetName) -> ErrorTable:
 
 
 def others(budget: BudgetName) -> ErrorTable:
-    """Return §5, other data sets: MNIST and CIFAR-10; and Fashion-MNIST, which the paper does not have.
+    """Return the table of other data sets (§5): MNIST, CIFAR-10, and Fashion-MNIST, which the paper does not have.
 
     Below the full budget the small network is trained, with two iterations.
     """
@@ -212,17 +212,17 @@ def others(budget: BudgetName) -> ErrorTable:
         note=OTHER_BUDGETS.note(budget, "Small network, 2 iterations, ") + note,
         columns=("data",),
         rows=error_rows(OTHER_DATA, limit),
-        caveat_text=few_images(budget),  # at the medium budget the error still falls at the end
+        caveat_text=few_images(budget),  # at the medium budget, errors are still falling at the end
     )
 
 
 def small_network(model: ModelOptions) -> ModelOptions:
-    """Return the small matrix capsules with two iterations, and other options as in `model` except for the maps."""
+    """Return the small matrix capsules with two iterations; other options, except for `maps`, are those of `model`."""
     routing = replace(model.options["routing"], iterations=2)
     return ModelOptions("hinton2018_matrix_capsnet_small", {**model.options, "routing": routing, "maps": None})
 
 
-# Novel viewpoints. At the small budget networks stop at an error that they reach soon; else at the paper's.
+# Novel viewpoints. At the small budget networks stop at an error that they reach quickly; otherwise at the paper's.
 SMALL_STOP = 15.0
 VIEWPOINT_BUDGETS: dict[BudgetName, Budget] = {
     "small": Budget(epochs=24, epoch_images=1500, batch_size=32, validation_per_class=20, test_per_class=200, ema=0.99),
@@ -246,7 +246,7 @@ VIEWPOINT_NOTE = (
 
 
 def viewpoints(budget: BudgetName) -> MatchedErrorTable:
-    """Return §5.1: trained on a third of the azimuths or elevations, tested on the others."""
+    """Return the table of novel viewpoints (§5.1): trained on a third of the azimuths or elevations."""
     rows = tuple(
         ErrorRow(
             slug=name.removeprefix("hinton2018-"),
@@ -258,7 +258,7 @@ def viewpoints(budget: BudgetName) -> MatchedErrorTable:
         for (by, network), errors in VIEWPOINTS.items()
         for name in [f"hinton2018-{by}" + ("-cnn" if network == "CNN" else "")]
     )
-    # Three toys of each category train there, not five, and the paper's error was not reached in 47 epochs.
+    # These images have three training toys per category, not five; the paper's error was not reached in 47 epochs.
     stop, note = (7.0, f"{NO_AZIMUTHS} Here they stop at 7 % instead.") if budget == "medium" else (None, NO_AZIMUTHS)
     elevations = tuple(row.slug for row in rows if row.label[0] == "elevation")
     stops, limits = " or ".join(dict.fromkeys(f"{row.recipe.stop_at_error:g}" for row in rows)), ""
@@ -284,17 +284,17 @@ def _viewpoint_recipe(recipe: Recipe, network: str, budget: BudgetName) -> Recip
         return recipe
     small = budget == "small"
     ours = medium_recipe(network, SMALL_STOP if small else recipe.stop_at_error)
-    # Images that turn and stretch resemble other viewpoints, which only the test is to show.
+    # Rotated and stretched images would resemble novel viewpoints, which must only appear in the test.
     augment = replace(ours.augment, rotation=0.0, stretch=0.0)
     data = recipe.data if small else recipe.data.replace(camera="both")
     return VIEWPOINT_BUDGETS[budget].limit(replace(ours, data=data, augment=augment, keep=recipe.keep))
 
 
 def medium_recipe(network: str, stop_at_error: float | None) -> Recipe:
-    """Return our recipe for a key of `MEDIUM_BASES`, at a constant rate, until an error in per cent on test images.
+    """Return our recipe for a key of `MEDIUM_BASES`, at a constant rate, stopped at a test error in per cent.
 
-    A constant rate moves the error from epoch to epoch, so the weights are averaged over many steps. The spread loss's
-    margin is 0.9 after 500 steps, long before a network stops.
+    At a constant rate the error fluctuates between epochs, so weights are averaged over many steps. The spread margin
+    reaches 0.9 after 500 steps, long before a network stops.
     """
     ours = get_recipe(MEDIUM_BASES[network])
     optimizer = replace(ours.optimizer, schedule="exponential", decay=1.0)
@@ -302,10 +302,10 @@ def medium_recipe(network: str, stop_at_error: float | None) -> Recipe:
     return replace(ours, loss=loss, optimizer=optimizer, keep="best", stop_at_error=stop_at_error, stop_on="test")
 
 
-# Attacks. Networks are stopped at an error on the images that are then attacked: stopped at 40 % on toys held out of
-# the training, their accuracies on the test images ranged from 69 to 80 %.
+# Attacks. Networks are stopped at an error on the images that are attacked afterwards. When they were stopped at 40 %
+# error on held-out training toys instead, their accuracies on the test images ranged from 69 to 80 %.
 STOP = 10.0
-# By budget: at most so much training, the error in per cent at which it stops, and the attacks.
+# By budget: the maximum training, the error in per cent at which it stops, and the attacks.
 ATTACK_BUDGETS: dict[BudgetName, tuple[Budget, float, AttackOptions]] = {
     "small": (
         Budget(epochs=80, epoch_images=250, batch_size=32, validation_per_class=20, test_per_class=20, ema=0.98),
@@ -329,10 +329,11 @@ ATTACK_NOTE = (
 
 
 def attacks(budget: BudgetName) -> AttackTable:
-    """Return attacks in the spirit of the paper, on networks of both papers that were stopped at the same error.
+    """Return the table of attacks similar to the paper's, on networks stopped at the same error.
 
-    At the full budget all see 32×32 of smallNORB without crops, so that a pixel's change is the same to all. Below it,
-    networks as good as the paper's are attacked: ours, on 48×48, without CapsNet.
+    At the full budget, CapsNet, matrix capsules and the CNN all see smallNORB at 32×32 without crops, so that a change
+    of one pixel means the same to each. Below it, our matrix capsules and CNN are attacked, at 48×48: they are as good
+    as the paper's.
     """
     networks = {}
     if budget == "full":
@@ -367,11 +368,11 @@ def attacks(budget: BudgetName) -> AttackTable:
     )
 
 
-RIGHT, WRONG = 2, 1  # images in Figure 2, as in the paper
+RIGHT, WRONG = 2, 1  # correctly and wrongly classified images in Figure 2, as in the paper
 
 
 def figure_2(budget: BudgetName) -> RunFigure:
-    """Return Figure 2: distances of votes to the means of the class capsules after each iteration, of the best row."""
+    """Return Figure 2: distances of votes to the class capsules' means after each iteration, for the best row."""
     return RunFigure(
         name="hinton2018-2",
         title="Hinton et al. 2018, Figure 2: votes and their means",
@@ -382,9 +383,9 @@ def figure_2(budget: BudgetName) -> RunFigure:
 
 
 def draw_votes(model: ImageClassifier, images: LabelledImages) -> Drawn:
-    """Draw two images that are classified right, not chosen for their looks, and the most confident mistake.
+    """Draw the votes for two correctly classified images, not hand-picked, and for the most confident mistake.
 
-    The paper shows a truck and a human, both right, and an airplane taken for a car.
+    The paper shows a truck and a human, both classified correctly, and an airplane taken for a car.
     """
     images = single_images(images, "figures of votes")
     evaluation = evaluate(model, images)
@@ -403,7 +404,7 @@ def draw_votes(model: ImageClassifier, images: LabelledImages) -> Drawn:
 
 
 def _numbers(distances: VoteDistances) -> dict[str, Any]:
-    """Return the histograms [iterations classes bins], and the couplings' mean distance [iterations classes]."""
+    """Return the histograms [iterations classes bins] and coupling-weighted mean distances [iterations classes]."""
     centres = torch.from_numpy(distances.edges).unfold(0, 2, 1).mean(1)
     weights = torch.from_numpy(distances.weights)
     means = (weights * centres).sum(2) / weights.sum(2).clamp(min=torch.finfo(weights.dtype).tiny)

@@ -1,1 +1,1 @@
-"""A benchmark of every registered routing in one network, on the same images and with the same search of the rate."""
+"""A benchmark of all registered routings in one network, with the same images and learning-rate search for each."""

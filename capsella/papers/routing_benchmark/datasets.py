@@ -1,4 +1,4 @@
-"""The recipes, data sets and rows of the routing benchmark, and how each row gets its learning rate."""
+"""The recipes, data sets and rows of the routing benchmark, and the search for each row's learning rate."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +22,11 @@ RATE = 3e-3
 
 @register_recipe
 def routings_smallnorb() -> Recipe:
-    """A capsule network of 128,000 parameters on smallNORB, with any routing; ours.
+    """A capsule network of 128,000 parameters on smallNORB, with any routing; our recipe.
 
     Both cameras, one toy of each category for validation. Images are rotated, stretched and mixed in pairs, as in our
-    best trainings on this set. A routing whose activations are not lengths takes `--loss.name cross_entropy`, as the
-    rows of the benchmark do.
+    best trainings on this set. A routing whose activations are not lengths needs `--loss.name cross_entropy`, which the
+    benchmark uses, too.
     """
     return Recipe(
         model=ModelOptions("benchmark_capsnet", {"crop": 32, "brightness": 0.2, "contrast": 0.2}),
@@ -42,10 +42,10 @@ def routings_smallnorb() -> Recipe:
 
 @register_recipe
 def routings_elevation() -> Recipe:
-    """The same network on a third of the elevations of smallNORB, to be stopped at one error on those of other toys.
+    """The same network on a third of smallNORB's elevations, to be stopped at an error on these elevations of new toys.
 
-    Validation is of images of the training's toys: no toy is held out. Images are not rotated, which would change the
-    elevation.
+    Validation images show the training toys: no toy is held out. Images are not rotated, since that would resemble
+    another elevation.
     """
     smallnorb = routings_smallnorb()
     return replace(
@@ -61,20 +61,20 @@ def routings_elevation() -> Recipe:
 
 @register_recipe
 def routings_toys() -> Recipe:
-    """The same network on a third of the viewpoints of objects that this package renders: hundreds to be tested on."""
+    """The same network on a third of the viewpoints of rendered objects, of which hundreds are for the test."""
     elevation = routings_elevation()
     return replace(elevation, data=elevation.data.replace(camera="left").on("toys-5"))
 
 
 @register_recipe
 def routings_digits() -> Recipe:
-    """The same network on digits at random places of 40×40, to be tested on digits under affine maps, too."""
+    """The same network on digits at random places of 40×40, also tested on affinely transformed digits."""
     return _on(NamedData("mnist40"), AugmentOptions(shift=6))
 
 
 @register_recipe
 def routings_cells() -> Recipe:
-    """The same network on blood cells of one laboratory, to be tested on those of another one, too."""
+    """The same network on blood cells of one laboratory, also tested on those of another one."""
     augment = AugmentOptions(shift=3, padding_mode="border", flip=True, rotation=180.0)
     return _on(NamedData("pbc-subset", size=40, channels=3, cells="matched"), augment)
 
@@ -89,14 +89,14 @@ def _on(data: DataOptions, augment: AugmentOptions) -> Recipe:
     return replace(routings_smallnorb(), model=ModelOptions("benchmark_capsnet"), data=data, augment=augment)
 
 
-# Routings whose options are not their defaults. EM: costs that do not grow with the children, and uniform couplings
-# before the last iteration. Variational: no β that batch normalisation removes again, and a prior as wide as the votes.
-# With their papers' options, both peak their couplings before the votes mean anything.
+# Routings with other options than their defaults. EM: costs that do not grow with the number of children, and uniform
+# couplings before the last iteration. Variational: no β, which batch normalisation would cancel, and a prior as wide as
+# the votes. With the options of their papers, couplings of both peak before the votes are informative.
 BEST: Mapping[str, Routing] = {
     "em": EMRouting(cost_scale=100.0, early_likelihood_weight=1 / 64),
     "variational": VariationalRouting(bias=False, precision=WIDE),
 }
-# Rows without a routing of single votes, by their networks.
+# The networks of rows that do not route single votes, by label.
 CNNS = ("CNN, average pooling", "CNN, flattened")
 OTHERS = {"cluster": "benchmark_cluster", **dict(zip(CNNS, ("benchmark_pooling", "benchmark_cnn"), strict=True))}
 SMALL = Budget(
@@ -104,19 +104,19 @@ SMALL = Budget(
 )
 SMALL_STOPPED = Budget(epochs=6, epoch_images=640, batch_size=32, validation_per_class=20, test_per_class=100, ema=0.98)
 MEDIUM = medium(8_000, 32, epochs=10)
-HALF_MEDIUM = replace(MEDIUM, epoch_images=4_000)  # for images that networks have nearly learned by then
+HALF_MEDIUM = replace(MEDIUM, epoch_images=4_000)  # for data sets on which networks have nearly converged by then
 MEDIUM_STOPPED = Budget(
     epochs=80, epoch_images=2_000, batch_size=32, validation_per_class=100, ema=0.999, precision="auto"
 )
-# Error in per cent on familiar elevations of other toys, at which networks are compared on novel ones. Lower ones are
-# not reached, as only three toys of each category train; at 15 % rows did not differ.
+# Error in per cent on familiar elevations of test toys, at which networks are compared on novel ones. With only three
+# training toys per category, lower errors are not reached; at 15 %, rows did not differ.
 STOPS: Mapping[BudgetName, float] = {"small": 40.0, "medium": 7.0, "full": 7.0}
 BUDGETS: Mapping[str, Budget] = {"small": SMALL, "medium": MEDIUM}
 
 
 @dataclass(frozen=True)
 class ChangedImages:
-    """Test images that differ from the training's. head: what they are. images: return their name, and them."""
+    """Test images that differ from the training images. head: short name. images: returns their source and them."""
 
     head: str
     images: Callable[[DataOptions], tuple[str, LabelledImages]]
@@ -124,11 +124,11 @@ class ChangedImages:
 
 @dataclass(frozen=True)
 class BenchmarkDataset:
-    """A set of images.
+    """A data set of the benchmark.
 
-    recipe: registered. sources: that may be named for it. budgets: by name; at others, the recipe's whole training.
-    changed: images that are tested beside its own. stops: whether networks are compared on the changed images at an
-    equal error on the others.
+    recipe: registered name. sources: its possible sources, the default first. budgets: by name; any other is the
+    recipe's whole training. changed: further test images. stops: compare networks on the changed images at an equal
+    error on the others.
     """
 
     label: str
@@ -139,7 +139,7 @@ class BenchmarkDataset:
     stops: bool = False
 
     def base(self, budget: BudgetName, source: str) -> Recipe:
-        """Return the recipe within a budget, on the images of a source."""
+        """Return the recipe for a source of images, limited to a budget."""
         recipe = get_recipe(self.recipe)
         recipe = replace(recipe, data=recipe.data.on(source))
         if budget == "small":  # the recipe's own warm-up would take most of so few steps
@@ -172,14 +172,14 @@ DATASETS = (
     BenchmarkDataset("blood cells", "routings-cells", ("pbc-subset",), HALF_BUDGETS, LABORATORY),
     BenchmarkDataset("CIFAR-10", "routings-cifar10", ("cifar10", "cifar10-jpeg")),
 )
-SOURCE_OF = {"mnist": "mnist40"}  # sources that stand for another one
+SOURCE_OF = {"mnist": "mnist40"}  # other names of sources
 
 
 def datasets_on(sources: str) -> tuple[tuple[BenchmarkDataset, str], ...]:
-    """Return data sets and their sources, from names separated by commas.
+    """Return pairs of a data set and its source, given names of sources separated by commas.
 
     Raises:
-        ValueError: an unknown source (suggests the nearest), or one named twice.
+        ValueError: an unknown source (suggests the nearest), or a duplicate.
     """
     by_source = {source: dataset for dataset in DATASETS for source in dataset.sources}
     names = [SOURCE_OF.get(name, name) for name in sources.split(",")]
@@ -193,14 +193,14 @@ def datasets_on(sources: str) -> tuple[tuple[BenchmarkDataset, str], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkRow(Row):
-    """A network on a data set. label: data set and routing. uniform: slug of the same row with uniform couplings."""
+    """A network on a data set. label: data set and routing. uniform: slug of the twin with uniform couplings."""
 
     label: tuple[str, str]
     uniform: str | None = None
 
 
 def rows_on(dataset: BenchmarkDataset, source: str, budget: BudgetName) -> tuple[BenchmarkRow, ...]:
-    """Return every registered routing, the same with uniform couplings, and networks without routing."""
+    """Return rows for every registered routing, its twin with uniform couplings, and networks without routing."""
     base = dataset.base(budget, source)
     options: dict[str, Any] = {name: value for name, value in base.model.options.items() if name != "routing"}
     routings = {name: BEST.get(name, kind()) for name, kind in sorted(ROUTINGS.items())}
@@ -231,31 +231,31 @@ def _slug(source: str, label: str) -> str:
 
 
 def _with_uniform_couplings(routing: Routing) -> Routing | None:
-    """Return the same with uniform couplings, unless another routing is that: dynamic's is the uniform one."""
+    """Return the routing's twin with uniform couplings; None if there is none or it is registered (dynamic's)."""
     if isinstance(routing, LogisticRouting):
         return routing.with_uniform_couplings()
     return replace(routing, iterations=1) if isinstance(routing, InvertedAttentionRouting) else None
 
 
 def _loss(routing: Routing) -> Classification:
-    """Return the loss for its activations. Lengths are no logits: if all are long, cross-entropy has no slope."""
+    """Return the loss that suits its activations. For lengths, cross-entropy is flat when all are long."""
     return "margin" if routing.activation_kind == "lengths" else "cross_entropy"
 
 
-FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's learning rate, tried for every row
-SPLITS = 2  # each holds out other images; of smallNORB another object of each category, as a single one misleads
-SEARCH_SEED = 0  # of the short trainings, whichever seeds are asked for
-SHORTER = 5  # the short trainings have a fifth of the epochs
-LEFT_OUT = 0.02  # proportion of the training images that the trainings at the chosen rate do not see
+FACTORS = (1 / 3, 1.0, 3.0)  # learning rates tried for every row, as multiples of the recipe's
+SPLITS = 2  # splits with different validation images; on smallNORB different toys, since a single one is misleading
+SEARCH_SEED = 0  # seed of the short trainings, whatever the seeds of the results
+SHORTER = 5  # short trainings have a fifth of the epochs
+LEFT_OUT = 0.02  # proportion of training images held out in the trainings at the chosen rate
 
 
 @dataclass(frozen=True)
 class ChosenRate:
-    """A row with the learning rate that its short trainings chose.
+    """A row at the learning rate that its short trainings chose.
 
-    row: as it is trained at that rate. rate: the recipe's own, unless others have a lower error on every split; of
-    these, the one with the lowest mean error and, among equal means, the lowest mean loss. tried: validation errors by
-    learning rate, one per split; infinite if it diverged; empty without a search.
+    row: the row to train at that rate. rate: the recipe's, unless other rates have a lower error on every split; among
+    these, the one with the lowest mean error (ties: lowest mean loss). tried: validation errors by learning rate, one
+    per split, infinite for a diverged training; empty without a search.
     """
 
     row: BenchmarkRow
@@ -264,19 +264,19 @@ class ChosenRate:
 
     @property
     def at_edge(self) -> bool:
-        """True if a learning rate beyond those that were tried may be better still."""
+        """True if the rate is the smallest or largest that was tried, so that one beyond it may be better."""
         return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
 
 
 def at_chosen_rate(row: BenchmarkRow, rate: float) -> BenchmarkRow:
-    """Return the row as it is trained at its learning rate: on nearly all training images, for the whole length."""
+    """Return the row for the final training: at this learning rate, on nearly all training images, at full length."""
     row = with_learning_rate(row, rate)
     data = replace(row.recipe.data, group=None, validation=LEFT_OUT)
     return replace(row, recipe=replace(row.recipe, data=data))
 
 
 def choose_rates(rows: Sequence[BenchmarkRow], grid: Runner) -> list[ChosenRate]:
-    """Train every row shortly with every learning rate on every split, and test nothing; a training may diverge."""
+    """Train every row briefly at every learning rate on every split, without testing; a training may diverge."""
     tried = [
         (row, scaled_learning_rate(row.recipe, factor), split)
         for row in rows
@@ -291,7 +291,7 @@ def choose_rates(rows: Sequence[BenchmarkRow], grid: Runner) -> list[ChosenRate]
 
 
 def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[ValidationResult]]) -> ChosenRate:
-    """Return the row at one of the learning rates, from the short trainings by rate; see `ChosenRate.rate`."""
+    """Choose a learning rate from the short trainings, given by rate; see `ChosenRate`."""
 
     def rank(rate: float) -> tuple[float, float]:
         return float(np.mean([run.error for run in runs[rate]])), float(np.mean([run.loss for run in runs[rate]]))
@@ -304,7 +304,7 @@ def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[ValidationResul
 
 
 def stopped_rows(rows: Sequence[BenchmarkRow], stop_at_error: float) -> list[ChosenRate]:
-    """Return the rows at their recipe's learning rate, stopped at a test error in per cent."""
+    """Return the rows at their recipe's learning rate, to be stopped at a test error in per cent."""
     choices = []
     for row in rows:
         rate = scaled_learning_rate(row.recipe, 1.0)

@@ -1,4 +1,4 @@
-"""Cost and robustness of a trained network of the routing benchmark."""
+"""Cost, couplings and robustness of trained networks, for the routing benchmark."""
 
 import copy
 import json
@@ -22,22 +22,22 @@ from capsella.models.inference import inference
 from capsella.routing import diagnose, record
 from capsella.training import Recipe, load_run
 
-STEP_IMAGES = 32  # images of the training step that is measured
+STEP_IMAGES = 32  # batch size of the training step that is measured
 MOST_ROUTED = 200  # test images whose couplings are measured
 
 
 def measure_network(run: Path, options: AttackOptions, attacked: int) -> dict[str, Any]:
-    """Return parameters, memory, coupling entropy and accuracy under attack of the network of a run.
+    """Return parameters, memory, coupling entropy and accuracy under attack of a run's network.
 
-    They are kept in benchmark.json in the run's folder.
+    The run's folder keeps them in benchmark.json.
 
     Args:
-        run: its folder.
-        options: of the attack, at one ε.
-        attacked: how many of the test images, evenly spread.
+        run: the run's folder.
+        options: options of the attack, with one ε.
+        attacked: number of test images to attack, evenly spaced in the set.
 
     Raises:
-        CapsellaError: the folder holds an attack of other options.
+        CapsellaError: the folder holds an attack with other options.
     """
     path = run / "benchmark.json"
     wanted = json.loads(json.dumps({**asdict(options), "images": attacked}))
@@ -61,9 +61,9 @@ def measure_network(run: Path, options: AttackOptions, attacked: int) -> dict[st
 
 
 def step_memory_mib(model: ImageClassifier, recipe: Recipe) -> float:
-    """Return the MiB that a training step of `STEP_IMAGES` random images keeps for its backward pass.
+    """Return the MiB that a training step on `STEP_IMAGES` random images saves for its backward pass.
 
-    Weights are left out, and so is what kernels allocate and free within the step. Each storage counts once.
+    Weights do not count, nor does memory that kernels allocate and free within the step. Each storage counts once.
     """
     model = copy.deepcopy(model).train()  # the random images must not move the running statistics of the caller's
     kept: dict[int, int] = {}
@@ -84,7 +84,7 @@ def step_memory_mib(model: ImageClassifier, recipe: Recipe) -> float:
 
 
 def coupling_entropies(model: ImageClassifier, images: ImageSet) -> list[float]:
-    """Return the entropy of every routed layer after its last iteration: 1 if all couplings are uniform."""
+    """Return the mean coupling entropy of every routed layer after its last iteration; 1 means uniform couplings."""
     if not isinstance(model, CapsuleClassifier):
         return []
 
@@ -98,14 +98,14 @@ def coupling_entropies(model: ImageClassifier, images: ImageSet) -> list[float]:
 
 
 class Speed(NamedTuple):
-    """Speed of a network. milliseconds: median of a call with one image. per_second: images of training steps."""
+    """Speed of a network. milliseconds: median for one image. per_second: images per second in training steps."""
 
     milliseconds: float
     per_second: float
 
 
 def measure_speeds(path: Path, runs: Mapping[str, Path]) -> dict[str, Speed]:
-    """Return the speeds of all networks, timed in turn on the processor; `path` keeps those of this machine."""
+    """Return the CPU speed of each network, all timed in turn; the file `path` caches them for this machine."""
     here = machine(environment())
     kept = read_json(path) if path.exists() else {}
     known: dict[str, list[float]] = kept["times"] if kept.get("machine") == here else {}

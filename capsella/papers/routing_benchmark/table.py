@@ -37,15 +37,15 @@ from capsella.training import RunFolder
 from capsella.training.validation import best_validation
 
 EPSILON = 0.03
-# Strength of the attack, and number of images.
+# By budget: the options of the attack, and the number of attacked images.
 ATTACKS: dict[BudgetName, tuple[AttackOptions, int]] = {
     "small": (AttackOptions((EPSILON,), steps=5, restarts=1), 20),
     "medium": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
     "full": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
 }
-PUBLISHED = Path(__file__).parents[3] / "results" / "tables"  # of a checkout
+PUBLISHED = Path(__file__).parents[3] / "results" / "tables"  # exists only in a checkout of the repository
 _NUMBER = re.compile(r"[0-9.]+")
-FEWEST_SEEDS = 2  # with one, an interval covers the test images alone, and rows would differ by their seed
+FEWEST_SEEDS = 2  # with one seed, an interval covers only the test images, and the seed alone could separate rows
 COLUMNS = (  # as in the committed tables
     *("rate", "error, ours %", "rank", "seeds %", "training %"),
     *("gain over uniform, points", "gain over CNN, points"),
@@ -75,9 +75,10 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingBenchmark(Published):
-    """The routings, and networks without any, on one or several data sets, each with its source.
+    """The table of all routings, and of networks without routing, on one or several data sets.
 
-    only: labels of the rows to train; the published rows then stand beside them. Empty for all.
+    datasets: pairs of a data set and its source. only: labels of the rows to train, shown beside the published rows;
+    empty for all.
     """
 
     budget: BudgetName
@@ -89,7 +90,7 @@ class RoutingBenchmark(Published):
 
     @property
     def rows(self) -> tuple[BenchmarkRow, ...]:
-        """Return every network to train on every data set."""
+        """The networks to train on each data set."""
         return tuple(row for dataset, source in self.datasets for row in self._rows_on(dataset, source))
 
     def _rows_on(self, dataset: BenchmarkDataset, source: str) -> tuple[BenchmarkRow, ...]:
@@ -101,7 +102,7 @@ class RoutingBenchmark(Published):
         return tuple(row for row in rows if not wanted or row.label[1] in wanted)
 
     def on(self, source: str) -> "RoutingBenchmark":
-        """Return the same on other sources, separated by commas.
+        """Return the benchmark for other sources, separated by commas.
 
         Raises:
             ValueError: an unknown source.
@@ -109,15 +110,15 @@ class RoutingBenchmark(Published):
         return replace(self, datasets=datasets_on(source))
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train and test what is missing, write `path(folder)` and return the values of its JSON.
+        """Train and test the missing runs, write `path(folder)` and return the values of its JSON.
 
         Raises:
-            ValueError: no seed, or one twice.
-            CapsellaError: a run of another recipe is in the folder, or images cannot be read.
+            ValueError: no seeds, or duplicate seeds.
+            CapsellaError: the folder holds a run of another recipe, or images cannot be read.
         """
         check_seeds(seeds)
         rows_of = {source: self._rows_on(dataset, source) for dataset, source in self.datasets}
-        for dataset, source in self.datasets:  # missing images show before hours of training
+        for dataset, source in self.datasets:  # fail on missing images before hours of training
             data = dataset.base(self.budget, source).data
             load_data(data)
             if dataset.changed is not None:
@@ -147,12 +148,13 @@ Runs = dict[int, ValidationResult]  # by seed
 
 @dataclass(frozen=True)
 class Measured:
-    """A row with all that was measured of it.
+    """A row with all its measurements.
 
-    chosen: its learning rate, and the row as it was trained. head: of the changed images. runs: results of the seeds
-    that did not diverge. train_errors: of their last epoch, in per cent. changed: their tests on changed images.
-    first: see `measure_network`, of the first seed. diverged: seeds without a result. uniform: results of the same
-    network with uniform couplings at this row's rate; empty if there is no such network, or one of its seeds diverged.
+    chosen: its learning rate, and the row as trained. head: short name of the changed images. runs: results of the
+    seeds that did not diverge. train_errors: their training errors in the last epoch, in per cent. changed: their
+    results on the changed images. first: measurements of the first seed, see `measure_network`. diverged: the diverged
+    seeds. uniform: results of the twin with uniform couplings at this row's rate; empty if there is no twin, or one of
+    its seeds diverged.
     """
 
     row: BenchmarkRow
@@ -168,7 +170,7 @@ class Measured:
 
     @property
     def stops(self) -> bool:
-        """True if it was to stop at an error."""
+        """True if its training should stop at an error."""
         return self.chosen.row.recipe.stop_at_error is not None
 
     @property
@@ -178,18 +180,18 @@ class Measured:
 
     @property
     def tests(self) -> list[Mapping[str, Any]]:
-        """Return the results on the test images."""
+        """The results on the test images."""
         return [run["test"] for run in self.runs]
 
     @property
     def compared(self) -> Sequence[Mapping[str, Any]]:
-        """Return the tests that gains compare: on changed images if all stop at one error, else on the test images."""
+        """The results that gains compare: on changed images if networks stop at one error, else on the test images."""
         return self.changed if self.stops else self.tests
 
 
 @dataclass(frozen=True)
 class _DatasetPart:
-    """The rows of one data set: all are trained, then tested, then measured."""
+    """The rows of one data set. All are trained before the first is tested."""
 
     dataset: BenchmarkDataset
     budget: BudgetName
@@ -198,7 +200,7 @@ class _DatasetPart:
     console: Console
 
     def measured(self, seeds: Sequence[int]) -> list[Measured]:
-        """Return all rows. Whatever chooses among trainings is done before the first test."""
+        """Train, test and measure all rows. All choices are made before the first test."""
         grid = Runner(self.folder, self.console)
         if self.dataset.stops:
             chosen = stopped_rows(self.rows, STOPS[self.budget])
@@ -235,9 +237,9 @@ class _DatasetPart:
     def _uniform(
         self, chosen: Sequence[ChosenRate], grid: Runner, seeds: Sequence[int]
     ) -> dict[str, tuple[BenchmarkRow, Runs]]:
-        """Return by row the same with uniform couplings at the row's rate, if no seed diverged.
+        """Return, by row, its twin with uniform couplings trained at the row's rate, if no seed diverged.
 
-        If both rows chose one rate, these runs are there already.
+        If both rows chose the same rate, these runs exist already.
         """
         by_slug = {row.slug: row for row in self.rows}
         rows = {
@@ -269,7 +271,7 @@ def _sound(runs: Runs) -> Runs:
 
 
 def _beside_published(rows: list[dict[str, Any]], budget: BudgetName, source: str) -> list[dict[str, Any]]:
-    """Return the rows and, marked as such, the other rows of the committed table, by error; a checkout has that."""
+    """Add the published rows that were not trained here, marked as published, and sort by error."""
     path = PUBLISHED / f"routings-{budget}-{source}.json"
     if not path.exists():
         return rows
@@ -289,7 +291,7 @@ def _beside_published(rows: list[dict[str, Any]], budget: BudgetName, source: st
 
 
 def _values(rows: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Return the rows of one data set with their ranks, by error. Rows that missed the common error have no rank."""
+    """Return the JSON rows of one data set, sorted by error. Rows that missed the common error have no rank."""
     sound = [row for row in rows if row.runs and not row.diverged]
     by_error = ranks({row.row.slug: CorrectnessTable.from_tests(row.tests) for row in sound if not row.stops})
     by_change = ranks(
@@ -302,8 +304,9 @@ def _values(rows: Sequence[Measured]) -> list[dict[str, Any]]:
 def _row_values(row: Measured, rows: Sequence[Measured], rank: str | None, changed_rank: str | None) -> dict[str, Any]:
     """Return the JSON of a row.
 
-    Its gain over uniform couplings is at its own rate; if all stop at one error, over the row with uniform couplings.
-    Its gain over the CNN is of the whole network, each at its rate, over the CNN with the lower validation error.
+    The gain over uniform couplings compares with the twin trained at the same rate or, if networks stop at one error,
+    with the twin's own row. The gain over the CNN compares whole networks, each at its own rate; the CNN is the one
+    with the lower validation error.
     """
     twin = next((other for other in rows if other.row.slug == row.row.uniform), None)
     cnn = _better_cnn(rows)
@@ -331,7 +334,7 @@ def _row_values(row: Measured, rows: Sequence[Measured], rank: str | None, chang
 
 
 def _better_cnn(rows: Sequence[Measured]) -> Measured | None:
-    """Return the CNN with the lower validation error, a mean over its seeds: average pooling or flattened maps."""
+    """Return the CNN (average pooling or flattened maps) with the lower validation error, averaged over seeds."""
     cnns = [row for row in rows if row.row.label[1] in CNNS and row.runs]
 
     def error(row: Measured) -> float:
@@ -341,7 +344,7 @@ def _better_cnn(rows: Sequence[Measured]) -> Measured | None:
 
 
 def _cells(row: Measured, over_uniform: Any, over_cnn: Any, rank: str | None, changed_rank: str | None) -> list[str]:
-    """Return the cells of `COLUMNS`."""
+    """Return the cells of a row, one for each of `COLUMNS`."""
     rate = f"{row.chosen.rate:g}" + (" (edge)" if row.chosen.at_edge else "")
     if not row.runs:
         return [rate, "diverged", *("–" for _ in COLUMNS[2:])]
@@ -370,16 +373,16 @@ def _cells(row: Measured, over_uniform: Any, over_cnn: Any, rank: str | None, ch
 
 
 def _gain_over(row: Measured, other: Measured | None) -> dict[str, Any] | None:
-    """Return the gain over a sound row; both must be at the error at which all should stop."""
+    """Return the gain over another row; None if that diverged, or either missed the error at which all should stop."""
     if other is None or other.diverged or not (row.reached and other.reached):
         return None
     return _gain(row, other.compared)
 
 
 def _gain(row: Measured, others: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return by how many points the row's error is lower, and what such a comparison detects with 80 % power.
+    """Return how many points lower the row's error is, and the smallest difference detected with 80 % power.
 
-    None if the row diverged with a seed, or either side has a single seed.
+    None if a seed of the row diverged, or either side has fewer than `FEWEST_SEEDS`.
     """
     if row.diverged or min(len(row.compared), len(others)) < FEWEST_SEEDS:
         return None
@@ -415,10 +418,10 @@ def ranks(rows: Mapping[str, CorrectnessTable]) -> dict[str, str]:
     """Return the range of ranks that each row may have.
 
     Two rows differ if the difference of their accuracies, image by image and over seeds, is significant: a t-test at
-    5 %, corrected for all pairs of rows (Holm 1979). A row ranks behind all that are better, and before all that are
+    5 %, corrected for all pairs of rows (Holm 1979). A row ranks below all that are better, and above all that are
     worse. A row that differs from no other has no rank.
 
-    rows: which test images each row's seeds have right; all of the same images.
+    rows: for each row, which test images each seed classifies correctly; the same images in all rows.
 
     >>> import numpy as np
     >>> all_right, half, none = (CorrectnessTable(np.tile(np.arange(100) < right, (2, 1))) for right in (100, 50, 0))
@@ -430,7 +433,7 @@ def ranks(rows: Mapping[str, CorrectnessTable]) -> dict[str, str]:
     rows = {name: hits for name, hits in rows.items() if len(hits.correct) >= FEWEST_SEEDS}
     pairs = list(combinations(rows, 2))
     gains = [rows[a].difference_from(rows[b]) for a, b in pairs]
-    better, worse = dict.fromkeys(rows, 0), dict.fromkeys(rows, 0)  # how many rows are
+    better, worse = dict.fromkeys(rows, 0), dict.fromkeys(rows, 0)  # numbers of rows that are better, worse
     for (a, b), gain, significant in zip(pairs, gains, holm([gain.p_value for gain in gains]), strict=True):
         if significant:
             first, second = (a, b) if gain.estimate > 0 else (b, a)

@@ -1,4 +1,4 @@
-"""The recipes of Sabour, Frosst, Hinton 2017, and of its network and baseline on other images."""
+"""The recipes of Sabour, Frosst, Hinton 2017, and recipes for its network and baseline on other images."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ from capsella.training.registry import register_recipe
 def sabour2017_mnist() -> Recipe:
     """CapsNet on MNIST, as its authors trained it (§4 and §5).
 
-    Adam with TensorFlow's defaults, exponential decay, shifts up to 2 pixels. Primary capsules and the first weights of
-    both convolutions are the authors' code's: without them its learning rate is too high.
+    Adam with TensorFlow's defaults, exponential decay, shifts by up to 2 pixels. Primary capsules and the initial
+    weights of both convolutions follow the authors' code; otherwise its learning rate would be too high.
     """
     options = {
         "routing": DynamicRouting(iterations=3),
@@ -43,9 +43,9 @@ def sabour2017_mnist_random() -> Recipe:
 
 @register_recipe
 def sabour2017_mnist_cnn() -> Recipe:
-    """The paper's baseline on MNIST. Its loss is cross-entropy.
+    """The paper's CNN baseline on MNIST, trained with cross-entropy.
 
-    At a rate of 1e-3 its ReLUs died on blood cells; on digits other rates were not tried.
+    At a learning rate of 1e-3 its ReLUs died on blood cells; on digits no other rate was tried.
     """
     return _baseline(sabour2017_mnist(), ModelOptions("sabour2017_cnn", {"dropout": 0.5}))
 
@@ -54,8 +54,8 @@ def sabour2017_mnist_cnn() -> Recipe:
 def sabour2017_multimnist() -> Recipe:
     """CapsNet on pairs of digits (§6).
 
-    There are ten times as many decay steps, because there are so many more images. An epoch is as many pairs as MNIST
-    has digits. The test takes 10,000 of the 10 million pairs: one for each test digit.
+    The learning rate decays ten times as slowly, because there are so many more images. An epoch has as many pairs as
+    MNIST has digits. The test uses 10,000 of the 10 million test pairs, one for each test digit.
     """
     return replace(
         sabour2017_mnist(),
@@ -68,7 +68,7 @@ def sabour2017_multimnist() -> Recipe:
 
 @register_recipe
 def sabour2017_multimnist_cnn() -> Recipe:
-    """The paper's baseline on pairs of digits (§6)."""
+    """The paper's CNN baseline on pairs of digits (§6)."""
     return replace(
         sabour2017_multimnist(),
         model=ModelOptions("sabour2017_multimnist_cnn"),
@@ -81,8 +81,8 @@ def sabour2017_multimnist_cnn() -> Recipe:
 def sabour2017_affnist() -> Recipe:
     """CapsNet on digits at random places of 40×40, to be tested on affNIST (§5.2).
 
-    Digits lie at most 6 pixels from the centre. As in the paper, training stops on MNIST's test images, placed at
-    random; affNIST is the real test. Epochs are short, so that both networks stop near the same error.
+    Digits are at most 6 pixels off centre. As in the paper, training stops at an error on MNIST's test images, placed
+    at random; affNIST is the actual test. Epochs are short, so that both networks stop near the same error.
     """
     return replace(
         sabour2017_mnist(),
@@ -97,7 +97,7 @@ def sabour2017_affnist() -> Recipe:
 
 @register_recipe
 def sabour2017_affnist_cnn() -> Recipe:
-    """The paper's baseline for affNIST, stopped at the same error (§5.2)."""
+    """The paper's CNN baseline for affNIST, stopped at the same error (§5.2)."""
     return _baseline(sabour2017_affnist(), ModelOptions("sabour2017_affnist_cnn", {"dropout": 0.5}))
 
 
@@ -109,10 +109,10 @@ def sabour2017_fashion_mnist() -> Recipe:
 
 @register_recipe
 def sabour2017_cifar10() -> Recipe:
-    """CapsNet on CIFAR-10 (§7), on whole images that are shifted.
+    """CapsNet on CIFAR-10 (§7), on whole images with random shifts; the paper trains on random crops of 24×24.
 
-    The routing's softmax has a "none of the above" class, as in the paper. The paper trains on random crops of 24×24.
-    The learning rate is that of sabour2017-cells, tuned with plain primary capsules, as for smallNORB and the cells.
+    The routing's softmax has a "none of the above" class, as in the paper. The learning rate is that of
+    sabour2017-cells, which was tuned with the same plain primary capsules.
     """
     leaky = DynamicRouting(iterations=3, leaky=True)
     return replace(
@@ -125,7 +125,7 @@ def sabour2017_cifar10() -> Recipe:
 
 @register_recipe
 def sabour2017_smallnorb() -> Recipe:
-    """CapsNet on smallNORB (§7), on whole images of 32×32; the paper cuts 32×32 from 48×48."""
+    """CapsNet on smallNORB (§7), on whole images of 32×32; the paper crops 32×32 from 48×48."""
     return replace(
         sabour2017_mnist().with_model(uniform_primary_couplings=False),
         data=NamedData("smallnorb", size=32, group="instance", validation=0.2),
@@ -135,10 +135,10 @@ def sabour2017_smallnorb() -> Recipe:
 
 @register_recipe
 def sabour2017_cells() -> Recipe:
-    """CapsNet on white blood cells of 32×32; ours.
+    """CapsNet on white blood cells of 32×32; our recipe.
 
-    Mirrors leave a cell what it is. Bright images drive the class capsules' lengths to 1 at the paper's learning rate,
-    where the margin loss has no gradient: training then stays at chance.
+    Images are also flipped, since a flipped cell is still a cell of its class. At the paper's learning rate, bright
+    images drive the class capsules' lengths to 1, where the margin loss has no gradient: training stays at chance.
     """
     return replace(
         sabour2017_mnist().with_model(uniform_primary_couplings=False),
@@ -152,9 +152,10 @@ def sabour2017_cells() -> Recipe:
 
 @register_recipe
 def sabour2017_cells_cnn() -> Recipe:
-    """The paper's baseline on the same cells; ours.
+    """The paper's CNN baseline on the same cells; our recipe.
 
-    Its first dense layer has 100,352 inputs, all positive. At 1e-4 they move that layer too far: 3e-5 by validation.
+    Its first dense layer has 100,352 inputs, all positive, whose updates are too large at a learning rate of 1e-4;
+    3e-5 was chosen by validation.
     """
     return _baseline(sabour2017_cells(), sabour2017_mnist_cnn().model, learning_rate=3e-5)
 
@@ -163,7 +164,7 @@ def sabour2017_cells_cnn() -> Recipe:
 def demo() -> Recipe:
     """CapsNet with a quarter of its primary capsules on scikit-learn's 1,797 digits: a minute on two cores.
 
-    The decoder weighs 40 times as much as in the paper, so that it follows the poses after so few images.
+    The reconstruction loss weighs 40 times as much as in the paper, so that so few images suffice for the decoder.
     """
     return replace(
         sabour2017_mnist().with_model(uniform_primary_couplings=False, primary_types=8),
@@ -177,7 +178,7 @@ def demo() -> Recipe:
 
 
 def _baseline(recipe: Recipe, model: ModelOptions, learning_rate: float = 1e-4) -> Recipe:
-    """Return the recipe of a CNN on the images of a capsule network's recipe."""
+    """Return a CNN's recipe on the images of a capsule network's recipe."""
     return replace(
         recipe,
         model=model,

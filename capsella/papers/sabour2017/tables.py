@@ -32,7 +32,7 @@ from capsella.report.reconstructions import pair_name, row_changes, share_neares
 from capsella.training import Recipe
 from capsella.training.registry import get_recipe
 
-# The CNN costs ten times as much per digit as CapsNet, and CapsNet three times as much per pair: with the small budgets
+# Per digit the CNN costs ten times as much as CapsNet; per pair CapsNet costs three times as much. At the small budget,
 # all rows take about an hour per seed on two cores.
 DIGITS = Budgets(images(300, 30, 100, 3, 32), medium(60_000, 64, epochs=5))
 PAIRS = Budgets(
@@ -74,18 +74,18 @@ TABLE_1 = (
     _capsnet(PAIRED, 3, True, 5.2),
     RowSpec("multimnist-efficient", EFFICIENT, ("MultiMNIST", "Efficient-CapsNet", "–", "no")),
 )
-# CIFAR-10's error is of seven networks together.
+# The error on CIFAR-10 is that of an ensemble of seven networks.
 OTHER_DATA = (
     RowSpec("cifar10", "sabour2017-cifar10", ("CIFAR-10", "3"), 10.6),
     RowSpec("smallnorb", "sabour2017-smallnorb", ("smallNORB", "3"), 2.7),
     RowSpec("fashion-mnist", "sabour2017-fashion-mnist", ("Fashion-MNIST", "3")),
 )
-# The error on plain digits at which each network was stopped, and its error under affine maps.
+# Published errors in per cent: on plain digits, where each network was stopped, and under affine maps.
 AFFNIST_ERRORS = {"CapsNet": (0.77, 21.0), "CNN": (0.78, 34.0)}
 
 
 def table_1(budget: BudgetName) -> ErrorTable:
-    """Return Table 1: MNIST and MultiMNIST, routing of 1 and 3 iterations, with and without reconstruction, CNNs."""
+    """Return Table 1: MNIST and MultiMNIST; 1 and 3 iterations, with and without reconstruction, and the CNNs."""
 
     def limit(recipe: Recipe) -> Recipe:
         return (PAIRS if recipe.data.is_paired else DIGITS).limit(recipe, budget)
@@ -106,11 +106,11 @@ def table_1(budget: BudgetName) -> ErrorTable:
         note=limits + note,
         columns=("data", "network", "routing", "reconstruction"),
         rows=rows,
-        caveat_text=few_images(budget),  # the medium budget sees five passes over the digits, and 240,000 pairs
+        caveat_text=few_images(budget),  # the medium budget has five passes over the digits, and 240,000 pairs
     )
 
 
-# 60,000 digits, validated on 5,000 of others.
+# Trains on 60,000 digits, validates on 5,000 others.
 SWEEP = medium(30_000, 64, epochs=2, validation_per_class=500)
 SMALL_SWEEP = images(20, 10, 1, 1, 32)
 
@@ -122,7 +122,7 @@ def _sweep(title: str, note: str, columns: tuple[str, ...], specs: list[RowSpec]
 
 
 def rates(budget: BudgetName) -> Sweep:
-    """Return the learning rates of CapsNet on MNIST, for 1 and 3 iterations, weighted and plain votes."""
+    """Return a sweep of CapsNet's learning rate on MNIST, for 1 and 3 iterations, and weighted and plain votes."""
     specs = []
     for weighted, tried, warmup in ((True, (1e-3, 3e-3, 1e-2), None), (False, (3e-4, 1e-3), 500)):
         for rate, iterations in product(tried, (1, 3)):
@@ -150,9 +150,9 @@ def rates(budget: BudgetName) -> Sweep:
 
 
 def decoder_weights(budget: BudgetName) -> Sweep:
-    """Return the weights of CapsNet's reconstruction on MNIST: the paper's 0.0005, four and twenty times that.
+    """Return a sweep of CapsNet's reconstruction weight on MNIST: the paper's 0.0005, and 4 and 20 times that.
 
-    The authors' code averages the margin loss over the classes and halves it, which makes its 0.0005 a 0.01 here.
+    The authors' code averages the margin loss over the classes and halves it, so its 0.0005 corresponds to 0.01 here.
     """
     specs = [
         RowSpec(f"{weight:g}", MNIST, (f"{weight:g}",), overrides={"loss.reconstruction_weight": weight})
@@ -163,7 +163,7 @@ def decoder_weights(budget: BudgetName) -> Sweep:
 
 
 def others(budget: BudgetName) -> ErrorTable:
-    """Return §7, other data sets: CIFAR-10 and smallNORB; and Fashion-MNIST, which the paper does not have."""
+    """Return the table of other data sets (§7): CIFAR-10, smallNORB, and Fashion-MNIST, which the paper lacks."""
     note = (
         "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops; its smallNORB is cut to "
         "32×32 from 48×48. Here whole images of 32×32 are shifted, of the left camera, and one toy of five is held out "
@@ -174,7 +174,7 @@ def others(budget: BudgetName) -> ErrorTable:
 
 
 def affnist(budget: BudgetName) -> MatchedErrorTable:
-    """Return §5.2: digits at random places, stopped at one error and tested under affine maps never seen."""
+    """Return the affNIST table (§5.2): networks stopped at one error on digits, tested under unseen affine maps."""
 
     def limit(recipe: Recipe) -> Recipe:
         return recipe if budget == "full" else replace(AFFNIST.limit(recipe, budget), stop_at_error=STOPS[budget])
@@ -205,22 +205,22 @@ def affnist(budget: BudgetName) -> MatchedErrorTable:
     )
 
 
-LOOKED_AT = 1000  # test images among which examples are looked for
+LOOKED_AT = 1000  # examples are chosen among this many test images
 TWEAKED = 6  # classes in Figure 4, as in the paper
 
 
 def figure_3(budget: BudgetName) -> RunFigure:
-    """Return Figure 3: inputs beside their reconstructions, right and wrong ones."""
+    """Return Figure 3: inputs and their reconstructions, for correct and wrong predictions."""
     return _figure(3, "reconstructions", "mnist-3-yes", budget, draw_reconstructions)
 
 
 def figure_4(budget: BudgetName) -> RunFigure:
-    """Return Figure 4: the effect of one number of a digit's capsule on its picture."""
+    """Return Figure 4: the effect of one pose element of a digit's capsule on its reconstruction."""
     return _figure(4, "dimension tweaks", "mnist-3-yes", budget, draw_tweaks)
 
 
 def figure_5(budget: BudgetName) -> RunFigure:
-    """Return Figure 5: pairs of digits, each reconstructed in its own colour, right and wrong ones."""
+    """Return Figure 5: pairs of digits, each digit reconstructed in its own colour; correct and wrong predictions."""
     return _figure(5, "MultiMNIST", "multimnist-3-yes", budget, draw_pairs)
 
 
@@ -237,9 +237,9 @@ def _figure(
 
 
 def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Drawn:
-    """Draw Figure 3: right examples, not chosen for their looks, and the most confident wrong ones.
+    """Draw Figure 3: correct examples, not hand-picked, and the most confident mistakes.
 
-    The numbers hold for how many of the first test images the reconstruction is nearest to its own image.
+    The numbers include the percentage of test images whose reconstruction is nearer to them than to any other image.
     """
     few = _first(images)
     picked = pick_examples(evaluate(model, few))
@@ -256,9 +256,9 @@ def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Draw
 
 
 def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
-    """Draw Figure 4: for each of the first six classes, the number of its capsule that changes the picture most.
+    """Draw Figure 4: for each of the first six classes, the pose element that changes the reconstruction most.
 
-    The image of a class is its first test image that is classified right. A class without one has no row.
+    Each class is shown by its first correctly classified test image; a class without one has no row.
     """
     few = _first(images)
     evaluation = evaluate(model, few)
@@ -274,15 +274,15 @@ def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
         elements.append(element)
         shown.append({"class": few.classes[label], "test_image": index, "number": element + 1})
     if not rows:
-        raise ArgumentError("images", "hold one that is classified right", f"none among {len(few)}")
+        raise ArgumentError("images", "contain a correctly classified one", f"none among {len(few)}")
     return tweak_figure(torch.stack(rows).numpy(), OFFSETS, elements), {"rows": shown}
 
 
 def draw_pairs(model: ImageClassifier, images: LabelledImages) -> Drawn:
-    """Draw Figure 5: right pairs, not chosen for their looks, and the most confident wrong ones.
+    """Draw Figure 5: correct pairs, not hand-picked, and the most confident mistakes.
 
     Raises:
-        ValueError: the images are no pairs.
+        ValueError: the images are not pairs.
     """
     if not isinstance(images, PairSet):
         raise ArgumentError("images", "be pairs", type(images).__name__)
