@@ -1,7 +1,7 @@
-"""Figures, pages and words: what a trained model sees in images, and the results of a run.
+"""Figures, HTML reports and texts about trained models and the results of runs.
 
-`pages` and `base.html.jinja` are the frame of every HTML page, also of other packages. `prose` is the only place that
-phrases results.
+`pages` and `base.html.jinja` are the base of all HTML reports, including those of other packages. `prose` is the only
+module that phrases results.
 """
 
 from typing import TYPE_CHECKING

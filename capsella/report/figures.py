@@ -28,7 +28,7 @@ DARK = "#0b0b0b"  # text on light fields; plain black text takes the colour of t
 _SVG_STYLE = (
     "<style>:root{color:#1d2327}@media(prefers-color-scheme:dark){:root{color:#e6e8e9}}text{fill:currentColor}</style>"
 )
-# Fonts for letters that Matplotlib's own does not have, if installed
+# Fonts with letters that Matplotlib's default font lacks; used if installed.
 OTHER_SCRIPTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans", "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Thai"),
     *("Noto Sans Devanagari", "WenQuanYi Zen Hei", "Hiragino Sans", "Yu Gothic", "Microsoft YaHei", "Arial Unicode MS"),
@@ -48,11 +48,11 @@ ERRORS = {
 }
 RATES = {"learning_rate": (GREY, "-")}
 SeedCurves = Mapping[str, Sequence[Float[np.ndarray, " epochs"]]]
-STYLES = ("o-", "s--", "^:")  # of the first ten networks, and so on
+STYLES = ("o-", "s--", "^:")  # line styles of the first ten networks, the next ten, and so on
 
 
 def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str]) -> Figure:
-    """Draw a confusion matrix with counts in the cells; colours are shares of the true class."""
+    """Draw a confusion matrix. Cells contain counts; their colours are proportions of the true class."""
     n = len(classes)
     if confusion.shape != (n, n):
         raise ArgumentError("confusion", f"be classes × classes = {(n, n)}", confusion.shape)
@@ -114,7 +114,7 @@ def reliability_figure(curve: CalibrationCurve) -> Figure:
 
 
 def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure:
-    """Draw loss, error rate and learning rate against epochs, as far as `metrics` (columns of metrics.csv) has them."""
+    """Draw loss, error rate and learning rate against epochs. metrics: columns of metrics.csv; some may be missing."""
     if "epoch" not in metrics:
         raise ArgumentError("metrics", "hold the column epoch", sorted(metrics))
     panels = [("loss", LOSSES), ("error %", ERRORS), ("learning rate", RATES)]
@@ -137,7 +137,7 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
 
 
 def learning_figure(training: SeedCurves, validation: SeedCurves, colours: Mapping[str, str]) -> Figure:
-    """Training and validation error against the epoch: mean over seeds, shaded from the best seed to the worst.
+    """Draw training and validation error against the epoch: mean over seeds, shaded from the best seed to the worst.
 
     Raises:
         ValueError: no networks.
@@ -167,7 +167,7 @@ def learning_figure(training: SeedCurves, validation: SeedCurves, colours: Mappi
 
 
 def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, style: str, label: str) -> None:
-    """Draw a line through the rows that have a number, with dots if they are few, so that a single epoch shows."""
+    """Draw a line through the finite values, with dots if they are few, so that a single epoch is visible."""
     finite = np.isfinite(x) & np.isfinite(y)
     marker = "o" if finite.sum() <= 25 else None
     axes.plot(x[finite], y[finite], color=colour, linestyle=style, marker=marker, markersize=3, label=label)
@@ -212,7 +212,7 @@ def axes_in_rows(
     size = (each[0] * columns + beside[0], each[1] * rows + beside[1])
     figure = Figure(figsize=size, layout="constrained")
     every = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
-    for axes in every[n:]:  # what is left over of the last row
+    for axes in every[n:]:  # unused axes of the last row
         axes.remove()
     return figure, every[:n]
 
@@ -220,14 +220,14 @@ def axes_in_rows(
 def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Sequence[float]]) -> Figure:
     """Draw accuracy in per cent against ε, with a curve for each (network, attack).
 
-    A network has one colour, an attack one marker; transferred images are dashed.
+    Each network has a colour, each attack a marker; transferred attacks are dashed.
     """
     if not curves:
         raise ArgumentError("curves", "hold at least one attack", None)
     for (network, attack), accuracy in curves.items():
         if len(accuracy) != len(epsilons):
             raise ValueError(
-                f"curves: must have {len(epsilons)} numbers, one an ε, got {len(accuracy)} for {attack} on {network}"
+                f"curves: must have {len(epsilons)} numbers, one per ε, got {len(accuracy)} for {attack} on {network}"
             )
     figure = Figure(figsize=(5, 4.4), layout="constrained")
     axes = figure.add_subplot()
@@ -278,7 +278,7 @@ def risk_coverage_figure(result: SelectiveClassification) -> Figure:
 
 
 def _as_written(legend: Legend) -> None:
-    """Turn off math mode, so that a dollar in a name starts no formula."""
+    """Turn off math mode, so that a dollar sign in a name does not start a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -302,7 +302,7 @@ def write_png(figure: Figure, path: Path) -> None:
 
 
 def write_figure(figure: Figure, path: Path) -> str:
-    """Write a figure as a PNG file, and return it as a data URI of SVG, whose text stays sharp and takes few bytes."""
+    """Write a figure as a PNG file, and return it as an SVG data URI, which is small and has sharp text."""
     write_png(figure, path)
     svg = _drawn(figure, "svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :].replace("#000000", "currentColor").replace("<defs>", f"{_SVG_STYLE}<defs>", 1)
@@ -310,7 +310,7 @@ def write_figure(figure: Figure, path: Path) -> str:
 
 
 def _drawn(figure: Figure, kind: str, **options: Any) -> bytes:
-    """Return a figure as a file; warn once of letters that no font here has."""
+    """Return the bytes of a figure in a file format; warn once if no installed font has some of its letters."""
     buffer = io.BytesIO()
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -322,23 +322,23 @@ def _drawn(figure: Figure, kind: str, **options: Any) -> bytes:
         if "missing from font" not in str(warning.message):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
             continue
-        warn_once("fonts", "pictures show boxes for letters that no font here has; installing Noto Sans CJK may help")
+        warn_once("fonts", "pictures show boxes for letters that no installed font has; Noto Sans CJK may help")
     return buffer.getvalue()
 
 
 @cache
 def _fonts() -> list[str]:
-    """Return Matplotlib's own font, then installed ones for other scripts."""
+    """Return Matplotlib's default font and the installed `OTHER_SCRIPTS`."""
     installed = {font.name for font in fontManager.ttflist}
     return ["DejaVu Sans", *(name for name in OTHER_SCRIPTS if name in installed)]
 
 
 def printable(text: str) -> str:
-    """Replace what is not UTF-8 in a file name, so that it can be drawn and written."""
+    """Replace bytes of a file name that are not UTF-8, so that it can be drawn and written."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def shorten(name: str, most: int = 22) -> str:
-    """Return a name that fits beside an axis, with an ellipsis if it is long."""
+    """Return a name cut to `most` characters, with an ellipsis if it is longer."""
     name = printable(name)
     return name if len(name) <= most else name[: most - 1] + "…"

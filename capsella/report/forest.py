@@ -19,7 +19,7 @@ class ForestLine(NamedTuple):
 
 
 def forest_figure(lines: Sequence[ForestLine], level: float = 0.05) -> Figure:
-    """Draw how much lower the error of the network is that each claim favours.
+    """Draw, for each claim, how much lower the error of the network that it favours is.
 
     Differences are drawn on a scale that is linear up to one point and logarithmic beyond, since they range from
     hundredths of a point to more than ten. Grey: not tested; filled: significant after adjustment.

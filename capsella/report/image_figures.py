@@ -11,13 +11,13 @@ from capsella.errors import ArgumentError
 from capsella.report.figures import shorten
 
 RIGHT, WRONG = "#2e7d32", "#c62828"
-COLUMNS, CELL = 6, 1.5  # images side by side, and inches for each: the width of a page
-FIRST, SECOND = (1.0, 0.45, 0.1), (0.1, 0.55, 0.9)  # colours of a pair's images; where both are, nearly white
+COLUMNS, CELL = 6, 1.5  # images per row, and inches per image: together the width of a page
+FIRST, SECOND = (1.0, 0.45, 0.1), (0.1, 0.55, 0.9)  # colours of a pair's two images, which add up to nearly white
 GAP = 1  # pixels between the images of a mosaic
 
 
 def side_by_side(images: Float[np.ndarray, "*n c h w"]) -> Float[np.ndarray, "*n c2 h w2"]:
-    """Return images as they are drawn: a stereo pair of two channels becomes one grey picture, left beside right."""
+    """Return images as they are drawn: the two channels of a stereo pair become one grey picture, side by side."""
     return np.concatenate([images[..., :1, :, :], images[..., 1:, :, :]], -1) if images.shape[-3] == 2 else images
 
 
@@ -31,7 +31,7 @@ def mosaic(grid: Float[np.ndarray, "rows columns c h w"]) -> Float[np.ndarray, "
 
 
 def show(axes: Axes, picture: Float[np.ndarray, "h w c"]) -> None:
-    """Draw a picture in [0, 1], pixels as squares, without ticks; a stereo pair side by side."""
+    """Draw a picture in [0, 1] without smoothing or ticks; a stereo pair side by side."""
     picture = side_by_side(picture.transpose(2, 0, 1)).transpose(1, 2, 0)
     axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=1)
     axes.set_xticks([])
@@ -45,7 +45,7 @@ def draw_tweaks(
     offsets: Sequence[float],
     elements: Sequence[int] | None = None,
 ) -> None:
-    """Draw a row for each pose element, labelled by its number from 1, and a column for each offset."""
+    """Draw a row for each pose element, numbered from 1, and a column for each offset."""
     grid = side_by_side(grid)
     d, columns, _, h, w = grid.shape
     elements = range(d) if elements is None else elements
@@ -149,7 +149,7 @@ def _columns(
 
 
 def two_colours(both: Float[np.ndarray, "n 2 1 h w"]) -> Float[np.ndarray, "n 3 h w"]:
-    """Return the two images of each pair in one, the first orange and the second blue."""
+    """Return one picture per pair, its first image orange and its second blue."""
     return np.einsum("nkhw,kc->nchw", both[:, :, 0], np.array([FIRST, SECOND]))
 
 
@@ -158,13 +158,13 @@ def _channels_last(image: Float[np.ndarray, "c h w"]) -> Float[np.ndarray, "h w 
 
 
 def _aspect(images: Float[np.ndarray, "n c h w"]) -> float:
-    """Return height divided by width of the images as they are drawn."""
+    """Return the ratio of height to width of the images as they are drawn."""
     _, c, h, w = images.shape
     return h / (2 * w if c == 2 else w)
 
 
 def _head(axes: Axes, true: str, predicted: str) -> None:
-    """Head an image with its class in green, or with true and predicted class in red."""
+    """Set an image's title: its class in green, or for a mistake the true and the predicted class in red."""
     text = shorten(predicted, 16)
     if true != predicted:
         text = f"{shorten(true, 21)},\ntaken for\n{text}"

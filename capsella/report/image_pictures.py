@@ -1,4 +1,4 @@
-"""Pictures of single image files: input, activations, reconstruction, dimension tweaks, and distances of votes."""
+"""Pictures of what a model makes of single image files: activations, reconstruction, dimension tweaks, votes."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from capsella.training import load_splits
 from capsella.training.trained import open_network
 
 MOST_BARS = 12
-MOST_BYTES = 200  # of a stem: file systems allow names of 255 bytes
+MOST_BYTES = 200  # maximum length of a file's stem; file systems allow names of 255 bytes
 NO_DECODER = "no decoder:\nthis model cannot\nreconstruct images"
 
 
@@ -39,7 +39,7 @@ def explain_images(
     classes: int = 1,
     broken: list[UnreadableFile] | None = None,
 ) -> list[Path]:
-    """Draw pictures of each image file, and return their paths.
+    """Draw what the model makes of each image file, and return the paths of the pictures.
 
     NAME_explained.png has the input, the class activations, the reconstruction and the dimension tweaks (Sabour et al.
     2017, Figure 4; Forslöv 2018, Figures 35 and 36); for a model of pairs there is one for each of the two strongest
@@ -50,14 +50,14 @@ def explain_images(
         model: any registered model.
         paths: files and folders, as for `find_images`.
         out: folder for the pictures.
-        classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
+        classes: number of classes that each image shows: 1, or 2 for a model of overlaid pairs.
         broken: files that cannot be read are appended here. None raises an error instead.
     """
     number = len(model.classes)
     check_argument(1 <= classes <= number, f"be from 1 to the model's {number}", classes=classes)
     taken: set[str] = set()
     pictures, losses = [], UnseenCount()
-    readable = [*_readable(model, find_images(paths), broken, losses)]  # a broken file stops before anything is drawn
+    readable = [*_readable(model, find_images(paths), broken, losses)]  # a broken file raises before anything is drawn
     for line in losses.lines():
         warn_once(f"unseen: {out}: {line}", line)
     for file, pixels in tracked(readable, "Drawing"):
@@ -78,13 +78,13 @@ def explain_run(
     skip_broken: bool = False,
     say: Callable[[str], object] = lambda note: None,
 ) -> tuple[list[Path], list[UnreadableFile]]:
-    """Draw pictures of image files with the network of a run; of a run on pairs, without files, of its test pairs.
+    """Draw what the network of a run makes of image files; without files, for a run on pairs, of its test pairs.
 
     Args:
         folder: a run, a comparison or an exported folder.
         paths, out: as for `explain_images`.
         value_range: values that become black and white in files with more than 8 bits.
-        cell_radius: of a typical nucleus in the files, for networks that crop cells.
+        cell_radius: radius of a typical nucleus in pixels of the files, for networks that crop cells.
         skip_broken: list files that cannot be read instead of stopping at the first.
         say: called with each note.
 
@@ -110,7 +110,7 @@ def explain_run(
 def image_figures(
     model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, classes: int = 1
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield the pictures of one image in [0, 1] with the names of their views."""
+    """Yield (name, figure) for each view of one image in [0, 1]."""
     with inference(model) as device:
         activations = model(image.unsqueeze(0).to(device)).activations[0]
     for number, target in enumerate(top_classes(activations, classes).tolist(), 1):
@@ -169,10 +169,10 @@ def _readable(
 
 
 def _unused(file: Path, taken: set[str]) -> str:
-    """Return the file's stem, or the first of stem_2, stem_3, … that is not taken; take it."""
+    """Return the file's stem, or the first of stem_2, stem_3, … not in `taken`, and add it to `taken`."""
     stem = os.fsencode(file.stem)[:MOST_BYTES].decode("utf-8", "ignore")
     name, number = stem, 1
-    while name.casefold() in taken:  # some file systems hold A.png and a.png to be the same file
+    while name.casefold() in taken:  # on some file systems A.png and a.png are the same file
         number += 1
         name = f"{stem}_{number}"
     taken.add(name.casefold())

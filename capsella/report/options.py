@@ -1,4 +1,4 @@
-"""`EvaluateOptions`: the images on which a run is tested, and the measurements; the fields are flags of a command."""
+"""The options of an evaluation; their fields are flags of `capsella evaluate`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from capsella.image_options import ValueRange, check_range
 
 @dataclass(frozen=True, kw_only=True)
 class CommonEvaluateOptions:
-    """The options of a test that --help shows."""
+    """The options of an evaluation that --help shows."""
 
     data: str | None = None
     """Images of another domain, e.g. another laboratory: a folder, an .npz file or a named data set. All of them are
@@ -19,7 +19,7 @@ class CommonEvaluateOptions:
     """With --data: a regular expression with one capture group that finds the patient or slide in a path, e.g.
     'patient([0-9]+)'. Intervals are then over patients."""
     selective: bool = False
-    """Also show the error rate at each coverage, if uncertain images are left to a person, and prediction sets."""
+    """Also show the error rate at each coverage (if a person decides uncertain images), and prediction sets."""
     ood: tuple[str, ...] = ()
     """Also show how well out-of-distribution images are detected: a data set, a folder, `noise`, or `half` (test
     images with the right half painted over)."""
@@ -33,7 +33,7 @@ class CommonEvaluateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(CommonEvaluateOptions):
-    """The images on which a run is tested, and the measurements.
+    """All options of an evaluation: the images on which a run is tested, and the measurements.
 
     Raises:
         ArgumentError: options that do not go together.
@@ -69,7 +69,7 @@ class EvaluateOptions(CommonEvaluateOptions):
 
     @property
     def name(self) -> str:
-        """A file's name, by what is tested."""
+        """The stem of the JSON file, derived from the options."""
         place = None if self.data is None else Path(self.data).resolve()
         source = [] if place is None else [place.name if place.is_dir() else place.stem]
         parts = [*source, self.split or ("all" if source else "test")]

@@ -1,7 +1,7 @@
-"""Self-contained HTML pages with embedded figures, and the sections they are made of.
+"""Self-contained HTML reports with embedded figures, and the sections they are made of.
 
-`base.html.jinja` and `style.css` are the frame of every report, `parts.html.jinja` holds macros for what they share:
-decision, tables that wrap, charts, galleries of images, facts, and folded sections.
+`base.html.jinja` and `style.css` are the base of every report. `parts.html.jinja` has macros for their common parts:
+the decision box, responsive tables, charts, galleries of images, facts, and folded sections.
 """
 
 import base64
@@ -28,7 +28,8 @@ SMALL = 100  # pixels; smaller pictures are enlarged without smoothing
 class Picture:
     """An image in a gallery.
 
-    is_right: colours the caption green or red. is_wide: takes the width of the page, as a row of images does.
+    is_right: colours the caption green or red. is_wide: the picture takes the full width. is_small: it is enlarged
+    without smoothing.
     """
 
     source: str
@@ -40,7 +41,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: a figure or a gallery and how to read it, or the reason why there is neither."""
+    """A section of a report: a figure or gallery with a text on how to read it, or the reason why there is neither."""
 
     name: str
     title: str
@@ -50,14 +51,14 @@ class Section:
 
     @property
     def is_drawn(self) -> bool:
-        """True if there is something to see."""
+        """True if there is a figure or a gallery."""
         return self.figure is not None or bool(self.gallery)
 
 
 def picture(
     image: Float[np.ndarray, "h w c"], caption: str, is_right: bool | None = None, is_wide: bool = False
 ) -> Picture:
-    """Return a picture in [0, 1], channels last, for a gallery."""
+    """Return a gallery picture of an image in [0, 1]."""
     values = (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(values[..., 0] if values.shape[2] == 1 else values).save(buffer, format="PNG", optimize=True)
@@ -66,7 +67,7 @@ def picture(
 
 
 def confusion_section(evaluation: Evaluation) -> Section:
-    """Return the confusion matrix: each cell has its count, and its share of the true class as its colour."""
+    """Return the section with the confusion matrix."""
     text = (
         "Rows are true classes, columns predicted ones; everything off the diagonal is a mistake. A cell's colour is "
         "its share of the row, so the diagonal is the sensitivity."
@@ -91,11 +92,11 @@ def render_page(package: str, template: str, **values: object) -> str:
     )
     environment.filters["breakable"] = breakable
     html = printable(environment.get_template(template).render(values))
-    return re.sub(r"(\d) (?=%|ms\b|MB\b)", "\\1\N{NO-BREAK SPACE}", html)  # a number keeps its unit
+    return re.sub(r"(\d) (?=%|ms\b|MB\b)", "\\1\N{NO-BREAK SPACE}", html)  # no line break between number and unit
 
 
 def breakable(name: str) -> Markup:
-    """Escape a name; lines may break after its underscores."""
+    """Escape a name for HTML and allow line breaks after its underscores."""
     return Markup(str(escape(name)).replace("_", "_<wbr>"))
 
 
@@ -109,5 +110,5 @@ def pictures_of(sections: Iterable[Section], folder: Path) -> dict[str, str]:
 
 
 def data_uri(content: bytes, kind: str) -> str:
-    """Return bytes as an address that holds them."""
+    """Return a data URI that contains the bytes. kind: their MIME type."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -27,7 +27,7 @@ from capsella.training.balance import choose_balance
 from capsella.training.validation import selection_metric
 from capsella.uncertainty import OODReport, SelectiveClassification, images_for_coverage, images_for_rate
 
-FEW = 30  # with fewer test images of a class, its sensitivity is known to ten points or worse
+FEW = 30  # with fewer test images of a class, the uncertainty of its sensitivity is ten points or more
 ENOUGH = 30  # validation images for usable probabilities
 MOST_NAMED = 8  # classes in a warning
 MOST_CONFUSIONS, MOST_CLASSES = 3, 12
@@ -39,7 +39,7 @@ BALANCED = {
 
 
 def evaluation_warnings(evaluation: Evaluation) -> list[str]:
-    """Return what must precede every number: classes never found, no better than the majority class, few groups."""
+    """Return warnings to print first: classes never found, no better than the majority class, few groups."""
     warnings = []
     if lost := [f"{score.name} (0 of {score.support})" for score in evaluation.per_class if score.recall == 0]:
         rest = f" and {len(lost) - MOST_NAMED} more classes" if len(lost) > MOST_NAMED else ""
@@ -51,7 +51,7 @@ def evaluation_warnings(evaluation: Evaluation) -> list[str]:
 
 
 def evaluation_notes(evaluation: Evaluation) -> list[str]:
-    """Return which numbers are missing, and what intervals are over."""
+    """Return notes on missing numbers, and on what the intervals are over."""
     absent = [score.name for score in evaluation.per_class if not score.support]
     unused = [score.name for score in evaluation.per_class if not score.predicted]
     notes = []
@@ -80,7 +80,7 @@ def majority_text(majority: Majority) -> str:
 
 
 def selective_notes(result: SelectiveClassification) -> list[str]:
-    """Return which prediction sets contain all classes."""
+    """Return a note on the coverages at which prediction sets contain all classes, if any."""
     few = ", ".join(f"{coverage:g} needs {images_for_coverage(coverage)}" for coverage in result.uninformative_sets)
     return (
         [f"too few validation images ({result.validation_images}), so sets contain all classes: {few}"] if few else []
@@ -88,7 +88,7 @@ def selective_notes(result: SelectiveClassification) -> list[str]:
 
 
 def ood_notes(result: OODReport) -> list[str]:
-    """Return what was left out, and whether there is a threshold."""
+    """Return notes on unreadable images, and on a missing threshold."""
     notes = [
         f"{row.name}: left out {pluralize(row.unreadable, 'image')} that cannot be read"
         for row in result.sets
@@ -102,7 +102,7 @@ def ood_notes(result: OODReport) -> list[str]:
 
 
 def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
-    """Return whether the gradients of each network can be trusted."""
+    """Return notes on whether the gradients of each network can be trusted."""
     notes = []
     for name, result in results.items():
         verdict = "MASKED gradient: the curves overstate this network" if result.is_masked else "gradient not masked"
@@ -117,7 +117,7 @@ def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
 
 
 def column_notes(columns: UncertaintyColumns) -> list[str]:
-    """Return which columns of a prediction are empty or uninformative."""
+    """Return notes on columns of a table of predictions that are empty or uninformative."""
     notes, calibration, rate = [], columns.calibration, columns.false_positive_rate
     fit = "`capsella evaluate RUN --calibrate` fits it, unless the run was adapted"
     if calibration is None:
@@ -145,7 +145,7 @@ def column_notes(columns: UncertaintyColumns) -> list[str]:
 
 
 def prediction_lines(summary: PredictionSummary, columns: UncertaintyColumns) -> list[str]:
-    """Return the counts of a table of predictions."""
+    """Return lines with the counts of unsure, out-of-distribution and unreadable images in a table of predictions."""
     lines = []
     if columns.unsure_below is not None:
         lines.append(f"{summary.unsure:,} unsure: the probability is below {columns.unsure_below:g}")
@@ -159,14 +159,14 @@ def prediction_lines(summary: PredictionSummary, columns: UncertaintyColumns) ->
 
 @dataclass(frozen=True)
 class Training:
-    """A report's paragraphs about a training, and whether groups of images were kept together."""
+    """A report's paragraphs about a training. grouped: each group of images was kept in one split."""
 
     paragraphs: tuple[str, ...]
     grouped: bool
 
 
 def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Training:
-    """Describe the training images, the kept epoch and the balance of classes, each with the reason.
+    """Describe the training images, and which epoch and class balancing were chosen and why.
 
     Args:
         summary: the content of the run's summary.json.
@@ -201,11 +201,11 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
 def run_facts(
     run: Run, splits: Splits, summary: Mapping[str, Any], milliseconds: float | None = None
 ) -> dict[str, str]:
-    """Return what is needed to repeat a run, and what it took.
+    """Return what is needed to repeat a run, its duration and its hardware, by name.
 
     Args:
         summary: the content of the run's summary.json.
-        milliseconds: for one image, on this machine.
+        milliseconds: inference time of one image on this machine.
     """
     recipe, made_with = run.recipe, run.environment
     parameters = sum(weights.numel() for weights in run.model.parameters())
@@ -235,7 +235,7 @@ def _duration(seconds: float) -> str:
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Return a report's first line: the number of correct images, and whether to leave the network alone."""
+    """Return the first line of a report: the number of correct images, or a warning not to use the network."""
     images = len(evaluation.labels)
     counts = f"{images - evaluation.errors:,} of {images:,} test images correct"
     is_useless = evaluation.majority is not None and not evaluation.majority.is_beaten
@@ -245,7 +245,7 @@ def verdict(evaluation: Evaluation) -> str:
 
 
 def confidence(evaluation: Evaluation) -> list[str]:
-    """Return how sure the first line is."""
+    """Return sentences on the error and the balanced accuracy with their intervals."""
     low, high = evaluation.error_interval
     balanced_low, balanced_high = evaluation.balanced_accuracy_interval
     of = "test images" if evaluation.groups is None else "groups of test images"
@@ -257,7 +257,7 @@ def confidence(evaluation: Evaluation) -> list[str]:
 
 
 def next_commands(folder: Path, model: ImageClassifier) -> dict[str, str]:
-    """Return what to do with a run next, as commands."""
+    """Return commands that are useful next, by their purpose."""
     run = shlex.quote(str(folder))
     commands = {"Classify new images:": f"capsella predict {run} IMAGES"}
     if isinstance(model, CapsuleClassifier):
@@ -296,7 +296,7 @@ def about_confusions(evaluation: Evaluation) -> list[str]:
 
 
 def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
-    """Return what the numbers of a page do not show."""
+    """Return sentences on what the numbers of a report do not show."""
     few = [f"{score.name} ({score.support})" for score in evaluation.per_class if score.support < FEW]
     names = ", ".join(few[:MOST_CLASSES]) + (f" and {len(few) - MOST_CLASSES} more" if len(few) > MOST_CLASSES else "")
     lines = []

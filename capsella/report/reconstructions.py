@@ -1,4 +1,4 @@
-"""Drawings of a decoder from class capsules: reconstructions, dimension tweaks, and overlaid pairs."""
+"""Images decoded from class capsules: reconstructions, dimension tweaks, and overlaid pairs."""
 
 import math
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from capsella.types import Capsules
 
 SEARCHED = 1000  # pairs among which `explain_pairs` looks for correct ones and mistakes
 OFFSETS = tuple(step / 20 for step in range(-5, 6))  # −0.25, −0.20, … 0.25, as in the paper's figure
-MOST_ELEMENTS = 16  # of a pose in a picture; CapsNet has 16, the thesis's networks up to 96
+MOST_ELEMENTS = 16  # pose elements shown in a picture; CapsNet has 16, Forslöv's networks up to 96
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstructions:
-    """Images in [0, 1], and their reconstructions from the capsule of the true and of the predicted class."""
+    """Images in [0, 1], and their reconstructions from the capsules of the true and of the predicted class."""
 
     images: Float[Tensor, "n c h w"]
     from_true: Float[Tensor, "n c h w"]
@@ -41,7 +41,7 @@ class Reconstructions:
 def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels: Int[Tensor, " n"]) -> Reconstructions:
     """Decode each image from the capsule of its true class, and from that of the predicted one.
 
-    They differ only for mistakes, where the second shows what the model saw.
+    The two differ only for mistakes, where the second shows what the model saw in the image.
     """
     check_decoder(model, "reconstructions")
     model.check_images(images)
@@ -60,7 +60,7 @@ def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels
 def share_nearest_own(
     model: ImageClassifier, images: Integer[Tensor, "n c h w"], labels: Int[Tensor, " n"], batch_size: int = 64
 ) -> float:
-    """Return the proportion of reconstructions that are nearer to their own image, by pixels, than to any other.
+    """Return the proportion of reconstructions that are nearer to their own image than to any other, by pixels.
 
     Images are decoded from the capsule of the true class. Chance is 1/n; a decoder that draws one picture per class is
     right for one image of each.
@@ -105,10 +105,10 @@ def pair_name(names: tuple[str, ...], classes: Integer[Tensor, "*k"]) -> str:
 
 
 def dial_range(model: ImageClassifier) -> float:
-    """Return how far a pose element is moved in either direction.
+    """Return the largest offset of a pose element in either direction.
 
-    0.25 (Sabour et al. 2017, Fig. 4); 0.4 for Forslöv's networks with dynamic routing, and 5 if EM or another routing
-    by Gaussians makes the class capsules, whose poses no squash keeps below 1 (Forslöv 2018, Figures 35 and 36).
+    0.25 (Sabour et al. 2017, Fig. 4); 0.4 for Forslöv's networks with dynamic routing; 5 for class capsules of EM or
+    another Gaussian routing, whose poses no squash keeps below 1 (Forslöv 2018, Figures 35 and 36).
     """
     if isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, LogisticRouting):
         return 5.0
@@ -116,7 +116,7 @@ def dial_range(model: ImageClassifier) -> float:
 
 
 def dial_names(model: ImageClassifier, d: int) -> list[str]:
-    """Return the names of d pose elements: row and column for a matrix pose, otherwise numbers from 1."""
+    """Return names for d pose elements: row and column for a matrix pose, otherwise numbers from 1."""
     last = model.capsule_layers[-1] if isinstance(model, CapsuleClassifier) else None
     if isinstance(last, CapsuleConv2d) and last.geometry.matrix:
         n = math.isqrt(d)
@@ -134,7 +134,7 @@ def offsets_across(model: ImageClassifier, steps: int = 11) -> tuple[float, ...]
 def largest_elements(
     model: ImageClassifier, image: Float[Tensor, "c h w"], target: int | None = None, most: int = MOST_ELEMENTS
 ) -> list[int]:
-    """Return the indices, ascending, of the `most` pose elements of a class capsule with the largest magnitude."""
+    """Return the ascending indices of the `most` pose elements of a class capsule that are largest in magnitude."""
     check_minimum(1, most=most)
     _check_tweaks(model, image, target)
     with inference(model) as device:
@@ -182,7 +182,7 @@ def dimension_tweaks(
 
 
 def row_changes(grid: Float[Tensor, "d offsets c h w"]) -> Float[Tensor, " d"]:
-    """Return how much each pose element changes the picture: mean absolute difference between the outermost offsets."""
+    """Return how much each pose element changes the image: mean absolute difference between the outermost offsets."""
     return (grid[:, -1] - grid[:, 0]).abs().mean((1, 2, 3))
 
 
@@ -243,7 +243,7 @@ def pairs_figure(
 
 
 def explain_pairs(model: ImageClassifier, pairs: PairSet, out: Path) -> Path:
-    """Draw correct pairs and the most confident mistakes among the first 1,000; return the picture."""
+    """Draw correct pairs and the most confident mistakes among the first 1,000; return the picture's path."""
     check_decoder(model, "reconstructions")
     few = pairs.subset(torch.arange(min(len(pairs), SEARCHED)))
     evaluation = evaluate(model, few)

@@ -1,4 +1,4 @@
-"""The routing of images, by layer and iteration: one image as arrays over it, many images in a few numbers."""
+"""The routing of images by layer and iteration: maps for a single image, summary numbers for many."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,12 +24,12 @@ from capsella.types import Capsules
 
 @dataclass(frozen=True, eq=False)
 class ReceptiveFields:
-    """The receptive fields of a grid of capsules, in pixels of the image, each as (down, across).
+    """The receptive fields of a grid of capsules, as (vertical, horizontal) pixels of the image.
 
     Attributes:
-        first: centre of the upper left one; the centre of pixel k is k + 1/2.
-        step: between neighbours.
-        side: of each.
+        first: centre of the upper left field; the centre of pixel k is k + 1/2.
+        step: distance between the centres of neighbours.
+        side: size of each field.
     """
 
     first: Float[np.ndarray, "2"]
@@ -37,13 +37,13 @@ class ReceptiveFields:
     side: Float[np.ndarray, "2"]
 
     def after(self, kernel: ArrayLike, stride: ArrayLike, padding: ArrayLike = 0) -> "ReceptiveFields":
-        """Return the receptive fields of the grid that a convolution or a pooling makes of this one."""
+        """Return the receptive fields after a convolution or pooling of this grid."""
         wider = (np.asarray(kernel) - 1) * self.step
         first = self.first + wider / 2 - np.asarray(padding) * self.step
         return ReceptiveFields(first, self.step * np.asarray(stride), self.side + wider)
 
     def spread(self, grid: Float[np.ndarray, "h w"], image_size: tuple[int, int]) -> Float[np.ndarray, "height width"]:
-        """Interpolate values of a grid over the image, linearly between the centres and constant beyond them."""
+        """Interpolate the values of a grid over the image, linearly between the centres and constant beyond them."""
         for axis, pixels in enumerate(image_size):
             centres = self.first[axis] + self.step[axis] * np.arange(grid.shape[axis])
             at = np.arange(pixels) + 0.5
@@ -54,7 +54,7 @@ class ReceptiveFields:
 
 
 def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
-    """Return the receptive fields of the children of each routed layer; the first are the primary capsules."""
+    """Return the receptive fields of the children of each routed layer, beginning with the primary capsules."""
     fields = ReceptiveFields(np.full(2, 0.5), np.ones(2), np.ones(2))  # of the pixels
     for part in (model.backbone, model.primary):
         for name, module in part.named_modules():
@@ -74,7 +74,7 @@ def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
 
 
 def _grid_on_image(model: CapsuleClassifier, layer: CapsuleConv2d) -> tuple[int, int] | None:
-    """Return rows and columns on the image, for a layer whose children are laid out as positions × types."""
+    """Return (rows, columns) of the grid on the image, for a layer whose children are laid out as positions × types."""
     primary = model.primary
     return primary.grid if isinstance(primary, PartCapsules) and layer is model.capsule_layers[0] else None
 
@@ -96,9 +96,9 @@ def _after(fields: ReceptiveFields, module: nn.Module) -> ReceptiveFields:
 class RoutedLayer:
     """One image's pass through one routed layer: children on a grid [h w c_in], parents of c_out types.
 
-    `title` is its place and routing method, `fields` where its children look.
-
     Attributes:
+        title: number of the layer, and its routing.
+        fields: receptive fields of the children.
         evidence: a child's activation times its coupling, summed over all windows: how much of the child went to the
             parent type.
         entropy: mean coupling entropy of the children, from 0 (each to one parent) to 1 (uniform); NaN if there is a
@@ -124,7 +124,7 @@ class RoutedLayer:
 
 
 def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list[RoutedLayer]:
-    """Route one image in [0, 1], and return a view of every routed layer; none for a model without capsules."""
+    """Route one image in [0, 1] and return every routed layer; an empty list for a model without capsules."""
     model.check_images(image.unsqueeze(0))
     if not isinstance(model, CapsuleClassifier):
         return []
@@ -142,7 +142,7 @@ def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list
 
 @contextmanager
 def children_seen(model: CapsuleClassifier) -> Iterator[dict[nn.Module, Capsules]]:
-    """Collect the children of each routed layer as it runs."""
+    """Record the children of each routed layer, by layer, as the model runs."""
     layers = [layer for layer in model.capsule_layers if isinstance(layer, CapsuleConv2d)]
     children: dict[nn.Module, Capsules] = {}
     with ExitStack() as hooks:
@@ -157,7 +157,7 @@ def children_seen(model: CapsuleClassifier) -> Iterator[dict[nn.Module, Capsules
 
 
 def _laid_out(layer: RoutedLayer, grid: tuple[int, int] | None) -> RoutedLayer:
-    """Return the layer laid out as the image, if its children are laid out as positions × types."""
+    """Arrange the evidence on the grid of the image, if the children are laid out as positions × types."""
     if grid is None:
         return layer
     evidence = layer.evidence.squeeze(3)  # [iterations positions types c_out]
@@ -186,7 +186,7 @@ def _entropy(couplings: Tensor) -> Tensor:
 
 
 def _fold(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """Sum over windows [h' w' kh kw *rest] into the grid of children [h w *rest]."""
+    """Add up windows [h' w' kh kw *rest] on the grid of children [h w *rest]."""
     grid = windows.new_zeros(*size, *windows.shape[4:])
     (kh, kw), (down, across) = geometry.kernel, geometry.stride
     for row in range(windows.shape[0]):
@@ -212,7 +212,7 @@ def _distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace) ->
 
 
 def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
-    """Return a parent type for each layer: the class in the last, and before it the type that contributed most."""
+    """Return a parent type per layer: `target` in the last, in others the one that contributed most to the next."""
     if not layers:
         raise ArgumentError("layers", "hold at least one routed layer", None)
     parents = layers[-1].evidence.shape[4]

@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file, and each figure as PNG."""
+"""The report of a run: a self-contained HTML file, and its figures as PNG files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,9 +50,9 @@ from capsella.routing import DEAD_BELOW
 from capsella.training.metrics import read_metrics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 24, 64
-DIALS, STEPS, EXAMPLES = 6, 7, 10  # pose elements whose tweaks are shown, and the steps of each
-SAME = 0.01  # pictures whose pixels differ by less on average are the same
-COINCIDE = 0.995  # ROC curves with at least this area lie in one corner
+DIALS, STEPS, EXAMPLES = 6, 7, 10  # pose elements to show, offsets of each, and images to choose the example from
+SAME = 0.01  # pictures whose pixels differ by less on average count as equal
+COINCIDE = 0.995  # ROC curves with at least this area are indistinguishable
 HEADS = ("class", "images", "sensitivity %", "specificity %", "predicted", "precision %", "F1 %", "AUC")
 NO_DECODER = "This model has no decoder, so it cannot reconstruct images."
 
@@ -216,7 +216,7 @@ def tweak_section(model: ImageClassifier, evaluation: Evaluation, images: Labell
     text = (
         f"The capsule of class {images.classes[target]} for test image {index}. In each row one number of its pose is "
         "changed and the result decoded; the middle is the plain reconstruction. Shown are the elements that change "
-        "the picture most, and of the first image of each class the one that they change most."
+        "the picture most, for the example image that they change most."
     )
     return Section(name, title, text, gallery=tuple(gallery))
 
@@ -268,7 +268,7 @@ def _captioned(image: Float[np.ndarray, "h w c"], evaluation: Evaluation, index:
 
 
 def _example(evaluation: Evaluation, images: LabelledImages) -> tuple[int, Float[Tensor, "c h w"]]:
-    """Return index and pixels in [0, 1] of one image, a mistake only if nothing is correct."""
+    """Return index and pixels in [0, 1] of one image, which is a mistake only if no image is correct."""
     index = pick_examples(evaluation, right=1, wrong=1)[:1]
     return int(index), images.take(index).images[0].float() / 255
 
@@ -311,10 +311,10 @@ def _routing(model: ImageClassifier, images: LabelledImages) -> Section:
         for layer in layers
     ]
     text = (
-        f"Entropy of the couplings over {len(picked)} test images: 1 means that every part shares itself out equally, "
-        "so routing decides nothing; 0 that each goes to one parent. A capsule type is dead if its activation stays "
-        f"below {DEAD_BELOW} on every image; in self-routing, whose activations sum to 1, below a tenth of a uniform "
-        "one. "
+        f"Entropy of the couplings over {len(picked)} test images: 1 means that every part is shared equally among all "
+        "parents, so routing decides nothing; 0 that each part goes to one parent. A capsule type is dead if its "
+        f"activation stays below {DEAD_BELOW} on every image; in self-routing, whose activations sum to 1, below a "
+        "tenth of a uniform one. "
     )
     return Section(name, title, text + " ".join(sentences))
 
@@ -331,7 +331,7 @@ def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImage
     text = (
         f"Test image {index}, class {pair_name(images.classes, evaluation.labels[index])}: distances of the votes for "
         "the most active class capsules from their means after each routing iteration, weighted by the couplings. If "
-        "the votes agree, those of one class move to the left and the other classes lose theirs."
+        "the votes for one class agree, its histogram moves to the left, and those of the other classes shrink."
     )
     some = VoteDistances(histograms.edges, histograms.weights[:, shown])
     figure = vote_distances_figure(some, [model.classes[k] for k in shown])

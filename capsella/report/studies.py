@@ -1,4 +1,4 @@
-"""Tests of runs, measured and written to files: any images, robustness, attacks."""
+"""Evaluations of trained runs that are written to files: on any images, under perturbations, under attack."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -34,7 +34,7 @@ from capsella.uncertainty import evaluate_ood, evaluate_selective, load_ood_set
 
 
 class Study(NamedTuple):
-    """Values ready for JSON, the same for a terminal, and lines about the images."""
+    """The results of an evaluation: values ready for JSON, a summary for a terminal, and lines about the images."""
 
     values: dict[str, Any]
     summary: Group
@@ -45,7 +45,7 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
     """Test a run, and write the numbers as JSON, by default into the run's folder.
 
     Raises:
-        CapsellaError: no run, images that cannot be used, or nothing was fitted for what is measured.
+        CapsellaError: no run, unusable images, or a calibration or OOD check that is needed was not fitted.
     """
     run = open_run(folder)
     if options.calibrate:
@@ -89,7 +89,7 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
 
 
 def _check_fitted(options: EvaluateOptions, run: Run) -> None:
-    """Check that what is asked for was fitted with the run.
+    """Check that the calibration or OOD check that the options need was fitted.
 
     Raises:
         CapsellaError: it was not, or for another domain.
@@ -106,7 +106,7 @@ def _check_fitted(options: EvaluateOptions, run: Run) -> None:
 
 
 def _check_same_domain(out: Path, options: EvaluateOptions) -> None:
-    """Raise `CapsellaError` instead of overwriting results of another domain, or by other groups."""
+    """Raise `CapsellaError` if the file holds results of another domain or with other groups."""
     if options.data is None or not out.exists():
         return
     before = read_json(out).get("laboratory") or {}
@@ -117,7 +117,7 @@ def _check_same_domain(out: Path, options: EvaluateOptions) -> None:
 
 
 def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[str, Any], list[str]]:
-    """Return the images to test on, what the JSON says about another domain, and lines about them."""
+    """Return the images to test on, JSON values about their domain if it is another one, and lines about them."""
     data = run.recipe.data
     if options.data is not None and options.split is None and not data.is_paired:
         return domain_images(run, options.data, options.per_class, options.group, options.range)
@@ -152,11 +152,11 @@ def study_robustness(
 
     Args:
         folders: runs with the same test images.
-        perturbations: how images are changed, e.g. "rotation".
+        perturbations: names of the changes, e.g. "rotation".
         per_class: number of test images per class; None uses all.
-        seed: of the random changes.
-        batch_size: images at a time.
-        out: folder of the files. Default: robustness in the first run.
+        seed: seed of the random changes.
+        batch_size: images per batch.
+        out: folder of the files. Default: robustness in the first run's folder.
 
     Raises:
         CapsellaError: runs with other test images.
@@ -187,8 +187,8 @@ def study_attacks(
         folders: runs with the same test images.
         options: strengths of the attacks.
         per_class: number of test images per class; None uses all.
-        false_positive_rate: of the OOD check, which may flag attacks.
-        out: folder of the files. Default: attacks in the first run.
+        false_positive_rate: rate of the OOD check, which counts the attacked images it flags.
+        out: folder of the files. Default: attacks in the first run's folder.
 
     Raises:
         CapsellaError: runs with other test images.

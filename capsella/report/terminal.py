@@ -1,4 +1,4 @@
-"""Results as tables for a terminal of 80 columns."""
+"""Tables of results for a terminal of 80 columns."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,14 +22,14 @@ from capsella.evaluation.adaptation import Adaptation
 from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes, selective_notes
 from capsella.uncertainty import OODReport, SelectiveClassification
 
-# Wider matrices do not fit a terminal: the most frequent confusions are listed instead.
+# Larger confusion matrices do not fit a terminal; only the most frequent confusions are listed.
 MOST_COLUMNS = 12
 WIDTH = 80
-MOST_CONFUSIONS, MOST_BESIDE = 15, 5  # the second: beside a matrix
+MOST_CONFUSIONS, MOST_BESIDE = 15, 5  # confusions listed without a matrix, and below one
 
 
 def counts_table(title: str, counts: Sequence[ClassCounts]) -> Table:
-    """Return the number of images per class and split."""
+    """Return a table of the number of images per class and split."""
     table = Table("class", "train", "validation", "test", title=Text(title))
     for row in counts:
         table.add_row(*(Text(str(cell)) for cell in row))
@@ -250,7 +250,7 @@ def _sensitivities(evaluation: Evaluation) -> Table:
 
 def _confusion_matrix(evaluation: Evaluation) -> Group:
     rows = columns = list(evaluation.classes)
-    if max(map(len, rows)) + sum(map(len, rows)) + 3 * (len(rows) + 1) + 1 > WIDTH:  # numbers in place of names
+    if max(map(len, rows)) + sum(map(len, rows)) + 3 * (len(rows) + 1) + 1 > WIDTH:  # head the columns with numbers
         columns = [str(number) for number in range(1, len(rows) + 1)]
         rows = [f"{number} {name}" for number, name in zip(columns, rows, strict=True)]
     table = Table()

@@ -1,4 +1,4 @@
-"""Distances of votes from their parents, from one routing iteration to the next (Hinton et al. 2018, Figure 2)."""
+"""Distances of votes to their parent's mean in each routing iteration (Hinton et al. 2018, Figure 2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class VoteDistances:
     """Histograms of the distances of votes to their parent's mean, for each routing iteration and parent.
 
     Attributes:
-        edges: [bins + 1], the same for all.
-        weights: [iterations j bins], the summed couplings of the votes in each bin.
+        edges: edges of the bins, common to all histograms.
+        weights: sum of the couplings of the votes in each bin, for each iteration and parent j.
     """
 
     edges: Float[np.ndarray, " edges"]
@@ -39,7 +39,7 @@ def vote_distances(trace: RoutingTrace, bins: int = 40) -> VoteDistances:
 def distance_histograms(
     distances: Sequence[Float[Tensor, "b i j"]], couplings: Sequence[Float[Tensor, "b i j"]], bins: int = 40
 ) -> VoteDistances:
-    """Return the histograms of distances and couplings, one of each per iteration."""
+    """Return the histograms of distances weighted by couplings; each sequence has one tensor per iteration."""
     largest = max(float(values.max()) for values in distances)
     edges = np.linspace(0, largest or 1.0, bins + 1)
     weights = []
@@ -56,7 +56,7 @@ def has_vote_distances(model: ImageClassifier) -> bool:
 
 
 def class_vote_distances(model: ImageClassifier, image: Float[Tensor, "c h w"], bins: int = 40) -> VoteDistances:
-    """Return the histograms of the class capsules for one image."""
+    """Return the histograms of the class capsules for one image in [0, 1]."""
     if not has_vote_distances(model):
         raise CapsellaError(f"{model.name}: the class capsules must be routed by distance, as in EM")
     model.check_images(image[None])
@@ -80,7 +80,7 @@ def vote_distances_figure(histograms: VoteDistances, parents: Sequence[str]) -> 
 def vote_examples_figure(
     images: Float[Tensor, "n c h w"], titles: Sequence[str], histograms: Sequence[VoteDistances], parents: Sequence[str]
 ) -> Figure:
-    """Draw several images in [0, 1], each under its title and beside its histograms."""
+    """Draw several images in [0, 1], each with its title and, beside it, its histograms."""
     n = len(images)
     iterations, j, _ = histograms[0].weights.shape
     figure = Figure(figsize=(1.5 * (j + 2) + 0.8, n * (1.0 * iterations + 0.7)), layout="constrained")
