@@ -1,4 +1,4 @@
-"""The page about trained runs: as one HTML file to send, or served by the explorer, which has Python behind it."""
+"""The interactive page about trained runs: one HTML file to send (share), or served with Python behind it (explore)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Answers of the server: the page, and JSON for the questions of its script."""
+"""Responses of the explorer's server: the page, and JSON for the requests of its script."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,15 +16,15 @@ from capsella.web.share import MAX_IMAGES
 from capsella.web.subject import Subject
 from capsella.web.uploads import MAX_BYTES, read_sketch, read_upload
 
-MAX_DRAWINGS = 8  # per question: other questions must not wait long
-MAX_POSE = 1e4  # of a number in a pose; capsules are far below
+MAX_DRAWINGS = 8  # per request: other requests must not wait long
+MAX_POSE = 1e4  # maximum magnitude of a pose element; those of networks are far below
 
 
 def explorer_page(subjects: Sequence[Subject]) -> tuple[str, bytes]:
-    """Return the page about some runs, and its arrays, which its script asks for: bytes open sooner than text.
+    """Return the HTML page about some runs, and its arrays, which its script requests as bytes for a faster start.
 
     Raises:
-        ArgumentError: no subject, or two with one name.
+        ArgumentError: no runs, or two with the same name.
     """
     if not subjects:
         raise ArgumentError("subjects", "be at least one run", None)
@@ -42,19 +42,20 @@ def explorer_page(subjects: Sequence[Subject]) -> tuple[str, bytes]:
 
 
 def _tests(seen: SeenImages) -> dict[str, Any]:
-    """Return what test images can be found by: their classes, and whether the network is right."""
+    """Return numbers, true classes and correctness of the test images, by which the page's reader can find them."""
     return {"numbers": list(seen.numbers), "truth": seen.labels.tolist(), "right": seen.correct.tolist()}
 
 
 def answer_about(
     subject: Subject, seen: SeenImages, title: str | None = None, said: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return one image as the page holds it.
+    """Return the JSON of one image in the page's format.
 
     Args:
-        subject, seen: the run, and the image.
-        title: its name, if it is no test image.
-        said: sentences on what was done to it.
+        subject: the run.
+        seen: the image, encoded by the run's network.
+        title: its name, unless it is a test image.
+        said: sentences on how it was changed.
     """
     arrays = Arrays()
     (facts,) = add_images(subject.model, seen, arrays, "0")
@@ -67,24 +68,29 @@ def _packed(arrays: Arrays) -> dict[str, Any]:
 
 
 def answer_file(subject: Subject, content: bytes, name: str) -> dict[str, Any]:
-    """Return an uploaded file, as `read_upload` reads it; raises as that."""
+    """Return the JSON of an uploaded file; raises what `read_upload` raises."""
     image, said = read_upload(content, name, subject.model)
     return answer_about(subject, _unknown(subject, image), name, said)
 
 
 def answer_sketch(subject: Subject, content: bytes) -> dict[str, Any]:
-    """Return a drawing from the page, as `read_sketch` reads it; raises as that."""
+    """Return the JSON of a drawing made on the page; raises what `read_sketch` raises."""
     return answer_about(subject, _unknown(subject, read_sketch(content, subject.model)), "Your drawing")
 
 
 def _unknown(subject: Subject, image: UInt8[Tensor, "c h w"]) -> SeenImages:
-    """Show the network an image of unknown class."""
+    """Encode an image whose class is unknown."""
     labels = torch.zeros(1, 0, dtype=torch.long)
     return see(subject.model, image.unsqueeze(0), labels, (-1,), subject.seen.test_size)
 
 
 def answer_changes(subject: Subject, pixels: bytes, predicted: int) -> dict[str, Any]:
-    """Return what the network makes of changed versions of an image, [c h w] of 0..255.
+    """Return activations and poses for changed versions of an image.
+
+    Args:
+        subject: the run.
+        pixels: the image, [c h w] of 0..255.
+        predicted: index of the class whose pose is returned.
 
     Raises:
         ArgumentError: another number of pixels, or no such class.
@@ -103,10 +109,10 @@ def answer_changes(subject: Subject, pixels: bytes, predicted: int) -> dict[str,
 
 
 def answer_drawings(subject: Subject, asked: Any) -> dict[str, Any]:
-    """Return reconstructions from poses of a class capsule. asked: {"target": class, "poses": [n d]}.
+    """Return reconstructions from poses of a class capsule. asked: {"target": class index, "poses": [n d]}.
 
     Raises:
-        ArgumentError: another question, no such class, too many poses, or poses of another network.
+        ArgumentError: a malformed request, no such class, too many poses, or poses of another size.
         CapsellaError: the network has no decoder.
     """
     if not isinstance(asked, dict) or set(asked) != {"target", "poses"}:
@@ -126,7 +132,7 @@ def _check_class(subject: Subject, target: Any) -> None:
 
 
 def _poses(asked: Any, d: int) -> Float[Tensor, "n d"]:
-    """Read poses from JSON."""
+    """Return the poses of a request after checking them."""
     if not isinstance(asked, list) or not 1 <= len(asked) <= MAX_DRAWINGS:
         raise ArgumentError("poses", f"be a list of 1 to {MAX_DRAWINGS}", type(asked).__name__)
     for pose in asked:

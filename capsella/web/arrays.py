@@ -1,4 +1,4 @@
-"""Arrays of a page: one block of bytes, deflated, and a table of offsets. `page/content.js` reads it."""
+"""The arrays of a page: one deflated block of bytes, and a table of offsets. `page/content.js` reads them."""
 
 import base64
 import zlib
@@ -9,13 +9,13 @@ import numpy as np
 
 from capsella.errors import ArgumentError
 
-# Types of numbers on a page, little-endian.
+# Number formats of the arrays, little-endian.
 KINDS = {"f4": np.float32, "f2": np.float16, "u1": np.uint8, "i1": np.int8, "u2": np.uint16}
-ALIGNMENT = 4  # bytes: typed arrays in a browser begin at multiples of their element
+ALIGNMENT = 4  # bytes: typed arrays in a browser begin at multiples of their element size
 
 
 class Arrays:
-    """Arrays by name, in the order of addition."""
+    """A collection of named arrays, in the order of addition."""
 
     def __init__(self) -> None:
         self._table: dict[str, list[Any]] = {}
@@ -23,12 +23,12 @@ class Arrays:
         self._bytes = 0
 
     def add(self, name: str, kind: str, values: Any) -> None:
-        """Add `values` as numbers of a kind.
+        """Add `values` in one of the number formats of `KINDS`.
 
-        "f2" is stored as all low bytes, then all high bytes, which deflate to less.
+        "f2" is stored as all low bytes, then all high bytes, which compresses better.
 
         Raises:
-            ArgumentError: an unknown kind, a name twice, or a number that the kind cannot represent.
+            ArgumentError: an unknown kind, a duplicate name, or a number that the kind cannot represent.
         """
         if kind not in KINDS:
             raise ArgumentError("kind", f"be one of {', '.join(KINDS)}", kind)
@@ -50,19 +50,19 @@ class Arrays:
 
     @property
     def table(self) -> Mapping[str, list[Any]]:
-        """The kind, shape and offset of each array."""
+        """The kind, shape and byte offset of each array, by name."""
         return self._table
 
     def content(self) -> bytes:
-        """Return all bytes."""
+        """Return the bytes of all arrays."""
         return b"".join(self._parts)
 
     def packed(self) -> str:
-        """Return all bytes, deflated, in base64."""
+        """Return the bytes of all arrays, deflated, in base64."""
         return base64.b64encode(zlib.compress(self.content(), 6)).decode()
 
     def sizes(self) -> dict[str, int]:
-        """Return bytes on the page by the last part of the names; "0/weight2" counts as "weight"."""
+        """Return bytes on the page, summed by the last part of the arrays' names; "0/weight2" counts as "weight"."""
         sizes: dict[str, int] = {}
         for name, part in zip(self._table, self._parts, strict=True):
             kind = name.rpartition("/")[2].rstrip("0123456789")

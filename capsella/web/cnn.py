@@ -1,4 +1,4 @@
-"""Features of a CNN for changed images, shown beside the capsule's pose."""
+"""Features of a CNN for changed images, which the page shows beside the capsule's pose."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from capsella.models.inference import inference
 from capsella.web.arrays import Arrays
 from capsella.web.images import BATCH, change_images, changes_of
 
-MAX_FEATURES = 16  # as many as most class capsules have numbers
+MAX_FEATURES = 16  # as many as most class capsules have pose elements
 
 
 def check_same_task(cnn: ImageClassifier, model: CapsuleClassifier) -> None:
@@ -33,12 +33,14 @@ def check_same_task(cnn: ImageClassifier, model: CapsuleClassifier) -> None:
 
 @dataclass(frozen=True, eq=False)
 class CnnFeatures:
-    """A CNN and those of its features that are shown.
+    """A CNN and those of its features that the page shows.
 
     Attributes:
-        name: of its run.
-        kept: [features], their indices among all `total` features.
-        largest: [features], the largest absolute value of each on the images that they were chosen by.
+        name: name of its run.
+        cnn: the network.
+        kept: indices of the shown features.
+        largest: largest magnitude of each shown feature on the images by which they were chosen.
+        total: number of all features.
     """
 
     name: str
@@ -49,7 +51,7 @@ class CnnFeatures:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts for a page."""
+        """JSON values for the page."""
         return {
             "name": self.name,
             "network": self.cnn.name,
@@ -60,9 +62,9 @@ class CnnFeatures:
 
 
 def choose_features(name: str, cnn: ImageClassifier, images: UInt8[Tensor, "n c h w"]) -> CnnFeatures:
-    """Choose the features that vary most as some images are changed.
+    """Choose the features that vary most when these images are changed.
 
-    A feature is an input of the last layer; for a map, its mean.
+    A feature is an input of the last layer, or the mean of an input feature map.
     """
     found = [features for _, features in _changed(cnn, images.float() / 255)]  # per change [n stops f]
     ranges = torch.cat([(features.amax(1) - features.amin(1)) for features in found]).mean(0)
@@ -72,10 +74,10 @@ def choose_features(name: str, cnn: ImageClassifier, images: UInt8[Tensor, "n c 
 
 
 def add_features(chosen: CnnFeatures, images: Float[Tensor, "n c h w"], arrays: Arrays, prefix: str) -> None:
-    """Add activations, features and angles for each image in [0, 1] and change.
+    """Add the CNN's activations, features and angles for each change of each image in [0, 1].
 
-    Features [n stops features] are relative to the largest. Angles [n stops], in degrees, are between all features and
-    those of the unchanged image.
+    A change has several amounts, its stops. Features [n stops features] are divided by `largest`. Angles [n stops], in
+    degrees, are those between the vector of all features and that of the unchanged image.
     """
     for number, (activations, features) in enumerate(_changed(chosen.cnn, images)):
         rest = features[:, features.shape[1] // 2, None]

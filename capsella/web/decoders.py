@@ -1,4 +1,4 @@
-"""Decoders and networks on a page: dense decoders as matrices, all others as ONNX graphs for ONNX Runtime Web."""
+"""Decoders and networks in a page: dense decoders as matrices, all others as ONNX graphs for ONNX Runtime Web."""
 
 import lzma
 from pathlib import Path
@@ -18,19 +18,19 @@ from capsella.models.inference import evaluation_mode
 from capsella.web.arrays import Arrays
 from capsella.web.modules import joined_modules
 
-RUNTIME = Path(__file__).parent / "onnxruntime-web"  # as its makers built it; `tools/page_libraries.py` fetches it
+RUNTIME = Path(__file__).parent / "onnxruntime-web"  # the official build, fetched by `tools/page_libraries.py`
 NO_DECODER = (
     "There are no dials: this run was trained without a decoder, so nothing can draw what its capsules hold. "
-    "Train it with --model-kwargs reconstruction=True to have them."
+    "To have dials, train it with --model-kwargs reconstruction=True."
 )
-# Who draws: nobody, the page with products of matrices, the page with ONNX Runtime, or the server.
+# What computes reconstructions: nothing, matrix products on the page, ONNX Runtime on the page, or the server.
 Drawer = Literal["nobody", "matrices", "graph", "server"]
-MAX_WEIGHTS = 8_000_000  # of a decoder that a served page holds: 16 MB, and 10 ms per drawing
-_SMALL = 1024  # numbers; smaller tables are not rounded
+MAX_WEIGHTS = 8_000_000  # weights of a decoder inside a served page: at most 16 MB, and 10 ms per reconstruction
+_SMALL = 1024  # tensors with at most this many elements are not rounded
 
 
 def drawer_of(model: CapsuleClassifier, live: bool = False) -> Drawer:
-    """Return who draws. live: there is a server, which draws what is large or not dense."""
+    """Return what computes reconstructions. live: there is a server, which runs large and convolutional decoders."""
     decoder = model.decoder
     if decoder is None:
         return "nobody"
@@ -41,12 +41,12 @@ def drawer_of(model: CapsuleClassifier, live: bool = False) -> Drawer:
 
 
 def add_decoder(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> list[str]:
-    """Add weights [in out] in float16 and biases [out]; return the activation after each layer: "relu", "sigmoid".
+    """Add weights [in out] in float16 and biases [out]; return each layer's activation: "relu", "sigmoid" or "none".
 
-    Weights are ordered by inputs, so that the page can skip all that is zero: masked classes, and silent units.
+    Weights are ordered by input, so that the page can skip inputs that are zero: masked classes and inactive units.
 
     Raises:
-        ArgumentError: a decoder that is not dense, or has other activations.
+        ArgumentError: the decoder is not dense, or has other activations.
     """
     decoder = model.decoder
     if not isinstance(decoder, DenseDecoder):
@@ -65,7 +65,7 @@ def add_decoder(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> list[s
 
 
 class _Drawing(nn.Module):
-    """Poses of all classes, all but one masked → the reconstruction: [1 1 1 classes d] → [1 c h w]."""
+    """A decoder to export: class poses, all but one masked, → reconstruction; [1 1 1 classes d] → [1 c h w]."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Drawing(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """An image → activations and poses of the classes: [1 c h w] → [1 classes], [1 classes d]."""
+    """An encoder to export: image → class activations and poses; [1 c h w] → [1 classes], [1 classes d]."""
 
     def __init__(self, model: CapsuleClassifier) -> None:
         super().__init__()
@@ -92,8 +92,8 @@ def decoder_graph(model: CapsuleClassifier, pose: int) -> bytes:
     """Return the decoder as an ONNX file, poses [1 1 1 classes d] → drawing [1 c h w], with rounded weights.
 
     Args:
-        model: with a decoder of any kind.
-        pose: d, the numbers of a class capsule.
+        model: a model with any decoder.
+        pose: d, the number of pose elements of a class capsule.
 
     Raises:
         ArgumentError: the model has no decoder. CapsellaError: the extra `export` is not installed.
@@ -110,11 +110,11 @@ def decoder_graph(model: CapsuleClassifier, pose: int) -> bytes:
 def encoder_graph(model: CapsuleClassifier) -> bytes:
     """Return the network without its decoder as an ONNX file, with rounded weights.
 
-    It takes an image in [0, 1], [1 c h w], and gives activations [1 classes] and poses [1 classes d].
+    Its input is an image in [0, 1], [1 c h w]; its outputs are activations [1 classes] and poses [1 classes d].
 
     Raises:
-        CapsellaError: a page cannot read images as this network's were; or the extra `export` is not installed.
-        ArgumentError: a routing with random couplings, which a graph cannot hold.
+        CapsellaError: a page cannot preprocess images for this network, or the extra `export` is not installed.
+        ArgumentError: a routing with random couplings, which an ONNX graph cannot contain.
     """
     check_readable(model)
     check_installed("a page", "export", "onnx", "onnxscript")
@@ -126,7 +126,7 @@ def encoder_graph(model: CapsuleClassifier) -> bytes:
 
 
 def check_readable(model: CapsuleClassifier) -> None:
-    """Raise `CapsellaError` if a page cannot read images as this network's were read."""
+    """Raise `CapsellaError` if a page cannot preprocess images for this network."""
     reason = None
     if model.channels not in (1, 3):
         reason = f"it takes images of {model.channels} channels"
@@ -136,7 +136,7 @@ def check_readable(model: CapsuleClassifier) -> None:
         reason = "its images have more than 8 bits"
     if reason:
         raise CapsellaError(
-            f"network: a page cannot read images for {model.name}, since {reason}; leave --network out, or use "
+            f"network: a page cannot prepare images for {model.name}, since {reason}; leave --network out, or use "
             "capsella explore"
         )
 
@@ -149,9 +149,9 @@ def _serialize(graph: torch.export.ExportedProgram, inputs: list[str], outputs: 
 
 
 def _round(proto: Any) -> None:
-    """Round large tables of numbers to 16 binary digits: the byte of zeros behind them takes no room once deflated.
+    """Round large tensors to 16 significant bits: the zero byte at the end of each number compresses to nothing.
 
-    The 11 digits of float16 are too few for DECODER NET: its drawings then differ by up to 0.01 from PyTorch's.
+    The 11 bits of float16 are too few for DECODER NET, whose reconstructions would differ by up to 0.01 from PyTorch's.
     """
     import onnx
 
@@ -163,7 +163,7 @@ def _round(proto: Any) -> None:
 
 
 def add_runtime(arrays: Arrays) -> None:
-    """Add ONNX Runtime Web: its script, its WebAssembly, and the worker thread that uses both."""
+    """Add ONNX Runtime Web: its script, its WebAssembly, and the script of the worker thread that runs it."""
     scripts = {"library": (RUNTIME / "ort.mjs").read_bytes(), "worker": joined_modules("worker.js").encode()}
     for name, content in {**scripts, "wasm": lzma.decompress((RUNTIME / "ort.wasm.xz").read_bytes())}.items():
         arrays.add(f"engine/{name}", "u1", np.frombuffer(content, np.uint8))

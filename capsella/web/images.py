@@ -1,4 +1,4 @@
-"""Test images and what a network makes of them: which go on a page, their capsules, and their changes."""
+"""The images of a page: their choice, their class capsules, changed versions of them, and their routing."""
 
 import math
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ from capsella.web.arrays import Arrays
 from capsella.web.routing_view import Routed, look_at_routing
 
 BATCH = 64
-SURE = 0.5  # a capsule at least this active is sure
-STOPS = 9  # amounts of each change
+SURE = 0.5  # the page calls a capsule sure from this activation on
+STOPS = 9  # number of amounts of each change
 
 
 @dataclass(frozen=True)
 class SeenImages:
-    """Images, and what the network makes of them.
+    """Images with the class capsules that a network computed from them.
 
     Attributes:
-        images: [n c h w], 0..255.
-        labels: [n k], the classes of each image; k is 1, or 2 for pairs, or 0 if nobody knows.
-        numbers: n places in the whole test set; -1 for an image that is not in it.
-        test_size: number of images in the whole test set.
-        activations: [n classes].
-        poses: [n classes d], of the class capsules.
+        images: pixels, 0..255.
+        labels: the k true classes of each image; k is 1, or 2 for pairs, or 0 if they are unknown.
+        numbers: index of each image in the test set; -1 for an image that is not in it.
+        test_size: number of images in the test set.
+        activations: activations of the class capsules.
+        poses: poses of the class capsules.
     """
 
     images: UInt8[Tensor, "n c h w"]
@@ -46,23 +46,23 @@ class SeenImages:
     poses: Float[Tensor, "n classes d"]
 
     def take(self, places: list[int]) -> "SeenImages":
-        """Return the images at some places."""
+        """Return the images at these positions."""
         index, numbers = torch.tensor(places), tuple(self.numbers[place] for place in places)
         images, labels = self.images[index], self.labels[index]
         return SeenImages(images, labels, numbers, self.test_size, self.activations[index], self.poses[index])
 
     @property
     def predicted(self) -> Int[Tensor, "n k"]:
-        """The predicted classes, the most active first: one, or two for a pair."""
+        """The predicted class, or for pairs the two predicted classes, most active first."""
         return top_classes(self.activations, max(1, self.labels.shape[1]))
 
     @property
     def correct(self) -> Bool[Tensor, " n"]:
-        """Return True for each image whose prediction is right."""
+        """True for each image whose prediction is correct."""
         return (self.predicted.sort(1).values == self.labels.sort(1).values).all(1)
 
     def shows_same(self, other: "SeenImages") -> bool:
-        """Return True if both hold the same images, whatever the networks make of them."""
+        """Return True if both contain the same images, whatever their capsules."""
         same = torch.equal(self.images, other.images) and torch.equal(self.labels, other.labels)
         return self.numbers == other.numbers and same
 
@@ -74,15 +74,15 @@ def see(
     numbers: tuple[int, ...],
     test_size: int,
 ) -> SeenImages:
-    """Show images to the network."""
+    """Encode images with a network."""
     labels = labels.reshape(len(images), -1)
     return SeenImages(images, labels, numbers, test_size, *encode_images(model, images.float() / 255))
 
 
 def see_test_images(model: CapsuleClassifier, test: LabelledImages, most: int = 500) -> SeenImages:
-    """Show at most `most` test images to the network, spread evenly over the set."""
+    """Encode at most `most` test images, spread evenly over the set, with a network."""
     numbers = evenly(len(test), most)
-    batch = test.take(numbers)  # a set of pairs can hold ten million: only these are drawn
+    batch = test.take(numbers)  # a set of pairs can have ten million, which are generated on demand
     return see(model, batch.images, batch.labels, tuple(numbers.tolist()), len(test))
 
 
@@ -100,7 +100,7 @@ def encode_images(model: CapsuleClassifier, images: Float[Tensor, "n c h w"]) ->
 def decode_poses(
     model: CapsuleClassifier, targets: Int[Tensor, " n"], poses: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n c h w"]:
-    """Return the reconstructions from class capsules with some poses, all other classes masked.
+    """Return the reconstruction from each pose, as that of the class capsule in `targets`; other classes are masked.
 
     Raises:
         CapsellaError: the model has no decoder.
@@ -113,7 +113,7 @@ def decode_poses(
 
 
 def choose_images(seen: SeenImages, most: int) -> list[int]:
-    """Choose images for a page: for each class the surest correct one, mistakes, uncertain images, then others.
+    """Return the positions of images for a page: the surest correct one per class, mistakes, uncertain ones, others.
 
     Raises:
         ArgumentError: `most` is below 1.
@@ -129,7 +129,7 @@ def choose_images(seen: SeenImages, most: int) -> list[int]:
     unsure = by_confidence[(confidence < SURE)[by_confidence]].tolist()
 
     def rank(place: int) -> int:
-        """Count the images of the same class before this one; mistakes come last."""
+        """Return the number of earlier images of the same class; mistakes come last."""
         return int((labels[:place, 0] == labels[place, 0]).sum()) + (0 if correct[place] else len(labels))
 
     rest = sorted(range(len(labels)), key=lambda place: (rank(place), labels[place].tolist()))
@@ -141,9 +141,9 @@ def choose_images(seen: SeenImages, most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Change:
-    """A way to change an image; `amounts` are evenly spaced, and the middle one changes nothing.
+    """A kind of change of images, with evenly spaced amounts, of which the middle one changes nothing.
 
-    name: "turn" clockwise in degrees, "shift" to the right in pixels, or "scale" in per cent.
+    name: "turn" (clockwise, in degrees), "shift" (to the right, in pixels) or "scale" (in per cent).
     """
 
     name: str
@@ -152,7 +152,7 @@ class Change:
 
 
 def changes_of(width: int) -> tuple[Change, ...]:
-    """Return the changes of images of some width: 40° and a fifth of the width each way, 60 to 140 %."""
+    """Return the changes for images of this width: up to 40° and a fifth of the width each way, and 60 to 140 %."""
     steps, pixels = range(-(STOPS // 2), STOPS // 2 + 1), max(1, round(width / 20))
     return (
         Change("turn", "°", tuple(10.0 * k for k in steps)),
@@ -168,7 +168,7 @@ def change_images(images: Float[Tensor, "b c h w"], name: str, amount: float) ->
     zoom = amount / 100 if name == "scale" else 1.0
     shift = amount if name == "shift" else 0.0
     c, s = math.cos(angle) / zoom, math.sin(angle) / zoom
-    # From a place in the new image to that in the old one; both axes run from -1 to 1.
+    # Maps positions of the new image to the old one; both axes run from -1 to 1.
     rows = [[c, s * height / width, -2 * shift / width], [-s * width / height, c, 0.0]]
     theta = torch.tensor([rows], dtype=torch.float64).expand(len(images), -1, -1)
     grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
@@ -176,7 +176,7 @@ def change_images(images: Float[Tensor, "b c h w"], name: str, amount: float) ->
 
 
 def add_images(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
-    """Add the arrays of each image, named `prefix`/…, and return facts about each."""
+    """Add the arrays of the images, named `prefix`/…, and return JSON values for each image."""
     arrays.add(f"{prefix}/images", "u1", seen.images.numpy())
     arrays.add(f"{prefix}/activations", "f4", seen.activations.numpy())
     arrays.add(f"{prefix}/poses", "f4", seen.poses.numpy())
@@ -193,10 +193,10 @@ def add_images(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, prefi
 
 
 def certainty(model: CapsuleClassifier, seen: SeenImages) -> list[dict[str, Any]]:
-    """Return for each image what is known beside the activations.
+    """Return for each image its calibrated probability and the result of the OOD check.
 
-    "probability": the calibrated probability of the predicted class. "unlike": why the image is out of distribution, ""
-    if it is not. Either is missing where the model was not calibrated or has no detector, and for pairs.
+    "probability": of the predicted class. "unlike": the reason why the image is out of distribution; "" if it is not.
+    The first is missing for a model without calibration, the second without OOD detector, and both for pairs.
     """
     known: list[dict[str, Any]] = [{} for _ in seen.numbers]
     if seen.labels.shape[1] > 1:
@@ -222,7 +222,7 @@ def add_changes(
     arrays: Arrays,
     prefix: str,
 ) -> None:
-    """Add what the network makes of each changed image: [n stops classes], and [n stops d] of the predicted pose."""
+    """Add activations [n stops classes], and poses of the predicted class [n stops d], for each kind of change."""
     for number, change in enumerate(changes_of(images.shape[3])):
         activations, poses = [], []
         for amount in change.amounts:
@@ -234,7 +234,7 @@ def add_changes(
 
 
 def add_routing(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
-    """Add evidence, targets, entropies, votes and couplings of each image; return facts about each routed layer."""
+    """Add evidence, targets, entropies, votes and couplings of each image; return JSON values for each routed layer."""
     pairs = zip(seen.images.float() / 255, seen.activations, strict=True)
     routed = [look_at_routing(model, image, active) for image, active in pairs]
     arrays.add(f"{prefix}/shown", "u2", np.array([image.classes for image in routed]))
@@ -257,7 +257,7 @@ def add_routing(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, pref
 
 
 def _add_votes(routed: list[Routed], arrays: Arrays, prefix: str) -> None:
-    """Add points in 1/127 of the farthest one, and couplings as roots, so that small ones keep their digits."""
+    """Add points in units of 1/127 of the rim, and square roots of couplings, so that small ones keep precision."""
     votes = [image.votes for image in routed if image.votes is not None]
     arrays.add(f"{prefix}/points", "i1", np.stack([127 * vote.points for vote in votes]).round())
     arrays.add(f"{prefix}/means", "f4", np.stack([vote.means for vote in votes]))

@@ -1,17 +1,17 @@
-"""The scripts of the page: plain ES modules, which are joined into one script. Nothing is built."""
+"""The scripts of the page: plain ES modules, joined into one script without a build tool."""
 
 import re
 from pathlib import Path
 
 from capsella.errors import ArgumentError
 
-PAGE = Path(__file__).parent / "page"  # modules, a style sheet and a template
+PAGE = Path(__file__).parent / "page"  # holds the modules, a style sheet and a template
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 _EXPORT = re.compile(r"^export (?=(?:const|function|class|async function)\b)", re.M)
 
 
 def modules_in_order(entry: str, folder: Path = PAGE) -> list[str]:
-    """Return the names of a module and of all that it imports, each after those that it needs.
+    """Return the names of a module and of all that it imports, each after its own imports.
 
     Raises:
         ArgumentError: modules import each other in a circle.
@@ -31,7 +31,7 @@ def modules_in_order(entry: str, folder: Path = PAGE) -> list[str]:
 
 
 def joined_modules(entry: str = "main.js", folder: Path = PAGE) -> str:
-    """Return a module and all that it imports as one script, without imports; every name is there once.
+    """Join a module and all that it imports into one script without import statements.
 
     Raises:
         ArgumentError: a module imports or exports in a way that cannot be joined, or modules import in a circle.

@@ -1,4 +1,4 @@
-"""The page as one HTML file: facts and arrays about each run, and the scripts and styles that show them."""
+"""The page as one HTML file: JSON values ("facts") and arrays for each run, and the scripts and styles."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ from capsella.web.images import (
 )
 from capsella.web.modules import PAGE, joined_modules
 
-LENGTH_TOLERANCE = 1e-3  # an activation this near to the pose's length, on every image, is that length
+LENGTH_TOLERANCE = 1e-3  # if activations differ from the lengths of poses by less, on all images, they are lengths
 
 
 def page_content(
@@ -44,17 +44,17 @@ def page_content(
     live: bool = False,
     network: bool = False,
 ) -> tuple[dict[str, Any], list[SeenImages]]:
-    """Return facts about runs, and the `most` images chosen for each; arrays are added to `arrays`.
+    """Return the page's facts about runs, and the images chosen for each; add the arrays to `arrays`.
 
-    Runs on the same images show the same ones, so that a comparison can follow what is chosen: then "alike" is true.
+    Runs with the same test images show the same ones, so that two views can follow each other: then "alike" is true.
 
     Args:
-        named: networks by the names of their runs.
-        seen: test images of each run.
-        most: number of images of each run.
-        arrays: gets the arrays.
-        live: there is a server, which draws what the page cannot, and shows changed images to the network on request.
-        network: the page contains the networks, for images of a reader's own.
+        named: the networks, by name of their run.
+        seen: encoded test images of each run.
+        most: maximum number of images to choose for each run.
+        arrays: the collection to add to.
+        live: there is a server, which decodes what the page cannot, and encodes changed images on request.
+        network: include the networks in the page, for the reader's own images.
     """
     alike = all(seen[0].shows_same(images) for images in seen)
     places = [choose_images(images, most) for images in seen]
@@ -83,7 +83,7 @@ def _run_content(
     *,
     live: bool,
 ) -> dict[str, Any]:
-    """Return facts about a run and the `chosen` images; its arrays are named `prefix`/…"""
+    """Return the facts about a run and its `chosen` images; add its arrays, named `prefix`/…"""
     lengths, drawer = seen.poses.norm(dim=2), drawer_of(model, live)
     axes, after = class_axes(seen), None
     if drawer == "graph":
@@ -117,13 +117,13 @@ def _run_content(
 
 
 def _warnings(model: CapsuleClassifier, seen: SeenImages) -> list[str]:
-    """Return the warnings of the run's report: no better than the most frequent class, classes never found."""
+    """Return the warnings that the run's report has: no better than the majority class, classes never found."""
     labels = seen.labels[:, 0] if seen.labels.shape[1] == 1 else seen.labels
     return evaluation_warnings(Evaluation(seen.activations, labels, model.classes))
 
 
 def _liveliest(model: CapsuleClassifier, chosen: SeenImages) -> int:
-    """Return the place of the correct image whose strongest dial changes the picture most."""
+    """Return the position of the correct image whose strongest dial changes the reconstruction most."""
     steps = dial_range(model) * torch.eye(chosen.poses.shape[2])
     changes = []
     for label, poses in zip(chosen.predicted[:, 0].tolist(), chosen.poses, strict=True):
@@ -134,10 +134,10 @@ def _liveliest(model: CapsuleClassifier, chosen: SeenImages) -> int:
 
 
 def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict[str, Any] | None:
-    """Add what a page needs to tell how sure its network is of a reader's image; return its facts.
+    """Add the arrays and return the facts with which a page calibrates and OOD-checks a reader's own image.
 
-    The scores from the last feature maps and from an image turned upside down are left out: the page does not have
-    these maps, and looks at an image once.
+    The OOD scores from the last feature maps and from the image turned upside down are left out: the page does not have
+    these maps, and encodes an image only once.
 
     Returns:
         None for a model without calibration. "threshold" is None without a detector.
@@ -160,10 +160,10 @@ def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict
 
 
 def class_axes(seen: SeenImages) -> Float[Tensor, "classes 2 d"]:
-    """Return for each class the usual direction of its poses, and the direction in which most poses differ from it.
+    """Return for each class the main direction of its poses, and the direction in which they vary most around it.
 
-    Both are the first right singular vectors of the directions of the poses, uncentred, on images that are predicted
-    as the class; on all images if fewer than two are. The first points the way of their mean.
+    These are the first two right singular vectors of the poses, normalised but not centred, of the images predicted as
+    the class, or of all images if fewer than two are. The first has the sign of the mean pose.
     """
     directions = torch.nn.functional.normalize(seen.poses, dim=2)
     predicted = seen.activations.argmax(1)
@@ -181,10 +181,10 @@ def class_axes(seen: SeenImages) -> Float[Tensor, "classes 2 d"]:
 def steepest_axes(
     model: CapsuleClassifier, axes: Float[Tensor, "classes 2 d"], lengths: Float[Tensor, " classes"]
 ) -> Float[Tensor, "classes 2 d"]:
-    """Return the same first axes, each with the direction in which the reconstruction changes most as the second.
+    """Return the axes with each second axis replaced by the direction in which the reconstruction changes most.
 
-    It is the first left singular vector of the reconstruction's differences as each number of the pose, of the given
-    length, goes from one end of its dial to the other; the part along the first axis is removed before.
+    That is the first left singular vector of the changes of the reconstruction when each pose element goes from one end
+    of its dial to the other, orthogonal to the first axis. lengths: length of the pose of each class.
     """
     d, steps = axes.shape[2], dial_range(model) * torch.eye(axes.shape[2])
     steepest = axes.clone()
@@ -198,17 +198,17 @@ def steepest_axes(
 
 
 def page_title(names: Iterable[str]) -> str:
-    """Return the title of the browser's tab."""
+    """Return the title of the page."""
     return f"{' and '.join(names)}: inside a capsule network"
 
 
 def page_html(title: str, facts: Mapping[str, Any], data: str) -> str:
-    """Return the file: `facts` become JSON, `data` is base64.
+    """Return the HTML of the page. facts: values for its JSON. data: the arrays in base64.
 
-    With "server" among the facts the page may ask its server, with "engine" run WebAssembly in a thread of its own.
+    A fact "server" permits the page to send requests to its server, "engine" to run WebAssembly in a worker thread.
 
     Raises:
-        ValueError: a fact that is not finite, which JSON has no word for.
+        ValueError: a fact is not finite, so it cannot be written as JSON.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

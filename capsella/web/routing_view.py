@@ -1,4 +1,4 @@
-"""The routing of each image, for a page: evidence for each class, entropies, votes in two dimensions."""
+"""The routing of an image as the page shows it: evidence for each class, entropies, votes in two dimensions."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ from capsella.report.routing_views import RoutedLayer, children_seen, routed_lay
 from capsella.routing import record
 from capsella.routing.convolution import capsule_votes
 
-MAX_VOTES = 160  # children whose votes are shown: the most active ones
-WITHIN = 0.95  # share of the couplings within the rim of a picture of votes; a few far votes would dwarf all others
-MAX_CLASSES = 10  # classes of an image whose routing is shown: the most active ones
-MAX_TARGETS = 4  # parents that are named for a place: those that get most
+MAX_VOTES = 160  # number of children, the most active ones, whose votes are shown
+WITHIN = 0.95  # proportion of the couplings inside the rim of the plot of votes; outliers would dwarf all other votes
+MAX_CLASSES = 10  # number of classes, the most active ones, whose routing is shown
+MAX_TARGETS = 4  # number of parents listed for a grid position: those that receive most
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class ClassVotes:
     """Votes for k class capsules after the last layer's routing, projected to their first two principal axes.
 
     Attributes:
-        points: [k p 2], of p children, around the last mean. Votes with `WITHIN` of the couplings are within distance
-            1; others are moved to this rim.
-        means: [k iterations 2].
-        couplings: [k iterations p].
-        spread: [k], the share of the votes' variance in the plane.
-        children: number of all children, of which the p are the most active.
-        positions: [p 3], row, column and type of each child.
+        points: votes of the p most active children, relative to the last mean. The nearest ones, with `WITHIN` of the
+            couplings, are within distance 1; others are moved onto this rim.
+        means: mean of the votes after each iteration.
+        couplings: couplings of the p children.
+        spread: proportion of the votes' variance in the plane.
+        children: number of all children.
+        positions: row, column and type of each of the p children.
     """
 
     points: Float[np.ndarray, "k p 2"]
@@ -44,7 +44,7 @@ class ClassVotes:
 
 
 def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes: list[int]) -> ClassVotes | None:
-    """Return the votes for some class capsules, or None if the class layer has no votes."""
+    """Return the votes for these class capsules, or None if the class layer has no votes."""
     last = model.capsule_layers[-1]
     if not isinstance(last, CapsuleConv2d):
         return None
@@ -72,7 +72,7 @@ def _project(
     strongest: Int[Tensor, " p"],
     couplings: Float[Tensor, "k p"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return points, means and the share of the variance, on the first two principal axes about the last mean."""
+    """Return points and means on the first two principal axes, relative to the last mean, and the variance there."""
     around = means[:, -1:]
     away, axes = V - around, torch.linalg.svd(V - V.mean(1, keepdim=True), full_matrices=False)
     plane = axes.Vh[:, :2].transpose(1, 2)  # [k d 2]
@@ -92,11 +92,11 @@ def _project(
 
 @dataclass(frozen=True)
 class Targets:
-    """The parents to which the children at each grid position send most, over all types of child.
+    """The parents to which the children at each grid position, of all types together, send most.
 
     Attributes:
-        parents: [iterations h w t], the t parents that get most, in falling order.
-        shares: the share of all that the place sends to each of them; 0 if it sends nothing.
+        parents: the t parents that receive most, in descending order.
+        shares: the proportion that each of them receives of all that the position sends; 0 if it sends nothing.
     """
 
     parents: Int[np.ndarray, "iterations h w t"]
@@ -104,7 +104,7 @@ class Targets:
 
 
 def targets_of(layer: RoutedLayer) -> Targets:
-    """Return the parents to which each place of a layer's grid sends most, and what each gets."""
+    """Return the parents to which each position of a layer's grid sends most, and their shares."""
     sent = layer.evidence.sum(3)  # [iterations h w c_out]
     parents = np.argsort(-sent, axis=3, kind="stable")[..., :MAX_TARGETS]
     return Targets(parents, np.take_along_axis(sent, parents, 3) / np.maximum(sent.sum(3, keepdims=True), 1e-30))
@@ -115,10 +115,13 @@ class Routed:
     """All layers of one image's routing, for the k classes in `classes`.
 
     Attributes:
-        evidence: for each layer [k iterations h w], what went to the class; in lower layers to the type in `parents`,
-            which gave most to the next layer. 1 is the maximum over all iterations.
-        parents: [layers][k].
-        targets: for each layer, where each place of its grid sends.
+        classes: indices of the classes.
+        layers: the routed layers.
+        evidence: for each layer, what went to the parent in `parents`, divided by its maximum over all iterations.
+        parents: for each layer and class, the parent on the strongest path to the class: in the last layer the class
+            itself, in others the type that contributed most to the next.
+        votes: the votes for the classes.
+        targets: for each layer, where each position of its grid sends most.
     """
 
     classes: list[int]
@@ -132,7 +135,7 @@ class Routed:
 def look_at_routing(
     model: CapsuleClassifier, image: Float[Tensor, "c h w"], activations: Float[Tensor, " classes"]
 ) -> Routed:
-    """Route one image in [0, 1] and return what a page shows of it."""
+    """Route one image in [0, 1] and return what the page shows of its routing."""
     classes = top_classes(activations, MAX_CLASSES).tolist()
     layers = routed_layers(model, image)
     if not layers:

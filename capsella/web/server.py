@@ -1,7 +1,7 @@
 """The server of `capsella explore`: the page of `capsella share` with Python behind it.
 
-It listens on this machine only. On any other address the page is at a path with a random token, and nothing else
-answers. Nothing is fetched, sent out or written.
+By default it listens on this machine only. On any other address, every path begins with a random token. The server
+neither writes files nor connects to other machines.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 MESSAGES = {403: "This server answers only its own page.", 404: "There is nothing at this address."}
-_MAX_NAME = 100  # characters of a file's name in a message
+_MAX_NAME = 100  # characters of a file name that messages show
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches a server on `host`."""
+    """Return True if a server on `host` can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -60,10 +60,10 @@ def check_starlette() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there.
+    """Return a socket that listens on a host and port.
 
     Raises:
-        ArgumentError: no number of a port. CapsellaError: the port is taken, or `host` is not this machine's.
+        ArgumentError: an invalid port. CapsellaError: the port is taken, or `host` is not an address of this machine.
     """
     check_argument(0 < port < 65536, "be in 1…65535", port=port)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -74,15 +74,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def check_port(host: str, port: int) -> None:
-    """Check that the port is free; raises as `listen`."""
+    """Check that the port is free; raises what `listen` raises."""
     listen(host, port).close()
 
 
 async def read_body(request: "Request", most: int, what: str) -> bytes:
-    """Read the whole body into memory.
+    """Return the body of a request; `what` names it in errors.
 
     Raises:
-        CapsellaError: it is larger than `most` bytes; it is not read further then.
+        CapsellaError: it is larger than `most` bytes; reading stops there.
     """
     too_large = f"{what}: must be at most {most / 1e6:.0f} MB"
     if int(request.headers.get("content-length", "0")) > most:
@@ -101,8 +101,8 @@ def make_application(subjects: Sequence[Subject], token: str | None = None) -> "
 
     Args:
         subjects: the runs.
-        token: the first part of every path; without one, only requests to names of this machine are answered, so that
-            no foreign page can send a browser here under a name of its own (DNS rebinding).
+        token: the first part of every path. Without one, only requests to names of this machine are answered, which
+            prevents DNS rebinding by foreign pages.
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
@@ -183,7 +183,7 @@ def make_application(subjects: Sequence[Subject], token: str | None = None) -> "
 
 
 class _OwnPageOnly:
-    """Refuse what other pages ask in a reader's name: browsers say where a request comes from."""
+    """Middleware that refuses requests from other pages, by the Sec-Fetch-Site header of browsers."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self.app = app
@@ -235,11 +235,11 @@ def serve(
         subjects: the runs, the first in front.
         host, port: where to listen. Any other host than this machine gets a random token in the URL.
         browser: open the page in this machine's browser.
-        console: for the address.
+        console: prints the address.
 
     Raises:
-        ArgumentError: no subjects, no number of a port.
-        CapsellaError: as `listen` and `check_starlette`.
+        ArgumentError: no runs, or an invalid port.
+        CapsellaError: what `listen` and `check_starlette` raise.
     """
     check_starlette()
     import uvicorn
@@ -255,7 +255,7 @@ def serve(
             out.print("everybody with this address can see the images; each start creates a new one", soft_wrap=True)
         out.print("Ctrl-C ends it")
         if browser:
-            _open_browser(address)  # it waits until the server answers
+            _open_browser(address)  # the socket listens already, so the browser waits for the server's answer
         config = uvicorn.Config(
             application, log_level="error", server_header=False, proxy_headers=False, timeout_graceful_shutdown=2
         )
@@ -263,7 +263,7 @@ def serve(
 
 
 def _open_browser(address: str) -> None:
-    """Open a browser with windows, if there is one: a browser in the terminal would block the server."""
+    """Open a graphical browser, if there is one; a browser in the terminal would block the server."""
     try:
         browser = webbrowser.get()
     except webbrowser.Error:

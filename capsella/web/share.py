@@ -1,4 +1,4 @@
-"""From trained runs to one HTML file, which needs neither server nor network."""
+"""Writes trained runs as one HTML file, which needs neither a server nor an internet connection."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from capsella.web.images import see_test_images
 from capsella.web.page import page_content, page_html, page_title
 
 MAX_IMAGES = 20
-MAX_MEGABYTES = 10.0  # what most mail servers take; the demo's page has 3
-# What parts of a page are called; all others by the names of their arrays.
+MAX_MEGABYTES = 10.0  # most mail servers accept this; the demo's page has 3 MB
+# Names of parts of a page in messages; all others go by the name of their array.
 _PARTS = {
     "weight": "decoder",
     "graph": "decoder",
@@ -25,12 +25,12 @@ _PARTS = {
     "points": "votes",
     "changedPoses": "poses of changed images",
 }
-_OF_NETWORKS = ("weight", "graph", "encoder", "wasm")  # parts that do not depend on the number of images
+_OF_NETWORKS = ("weight", "graph", "encoder", "wasm")  # parts whose size does not depend on the number of images
 
 
 @dataclass(frozen=True)
 class SharedPage:
-    """A written page. images: for each run, by name, the numbers of its images in the test set."""
+    """A written page. images: indices of the shown images in the test set, by name of the run."""
 
     path: Path
     megabytes: float
@@ -48,16 +48,16 @@ def share_runs(
     """Write one HTML page of one or two runs, with some of their test images inside.
 
     Args:
-        runs: of capsule networks, or one of them and a CNN, whose features stand beside the pose.
-        out: the file.
+        runs: runs of capsule networks, or of one and a CNN, whose features the page shows beside the pose.
+        out: path of the file.
         images: maximum number of test images of each run.
         megabytes: maximum size of the file, in 10⁶ bytes.
-        network: include the networks, so that readers can draw or drop images of their own.
+        network: include the networks, so that readers can try their own images.
 
     Raises:
-        ArgumentError: no run, more than two, or one twice; no images; a network inside that draws random numbers.
-        CapsellaError: a CNN alone, or one for other images; a page that is too large; a network inside whose images no
-            page can read.
+        ArgumentError: no run, more than two, or duplicates; no images; `network` with random couplings.
+        CapsellaError: a CNN alone, or one for other images; too large a page; `network` for images that a page cannot
+            preprocess.
     """
     check_minimum(1, images=images)
     check_argument(megabytes > 0, "be above 0", megabytes=megabytes)
@@ -80,10 +80,10 @@ def share_runs(
 
 
 def split_cnns(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, ImageClassifier]]:
-    """Split runs, by name, into those with capsules and the CNN beside the only one of them, if there is one.
+    """Split runs, by name, into those of capsule networks and, beside a single one of these, at most one CNN.
 
     Raises:
-        CapsellaError: a CNN without capsules or beside two runs, two CNNs, or a CNN for or trained on other images.
+        CapsellaError: only CNNs, a CNN among more than two runs, or a CNN for or trained on other images.
     """
     own = {name: run for name, run in runs.items() if isinstance(run.model, CapsuleClassifier)}
     cnns = {name: run.model for name, run in runs.items() if name not in own}
@@ -103,7 +103,7 @@ def split_cnns(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, Image
 
 
 def _digests(run: Run) -> dict[str, str]:
-    """Return digests of the images that it was trained and validated on."""
+    """Return digests of the images that the run was trained and validated on."""
     return RunFolder(run.folder).images() or load_splits(run, skip_broken=True).digests()
 
 
