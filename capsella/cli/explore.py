@@ -67,9 +67,9 @@ def _serve(options: Explore) -> None:
     from capsella.evaluation import set_scale
     from capsella.evaluation.domain import notes_on_adapted
     from capsella.training.trained import open_runs_with_capsules
+    from capsella.web.served_run import open_served_run
     from capsella.web.server import check_port, check_starlette, serve
     from capsella.web.share import split_cnns
-    from capsella.web.subject import open_subject
 
     check_port(options.host, options.port)
     check_starlette()
@@ -85,8 +85,8 @@ def _serve(options: Explore) -> None:
     for line in notes_on_adapted(runs):
         print(line, flush=True)
     runs, cnns = split_cnns(runs)
-    subjects = [open_subject(run, name, options.images, cnns) for name, run in runs.items()]
-    serve(subjects, host=options.host, port=options.port, browser=options.browser, console=console())
+    served_runs = [open_served_run(run, name, options.images, cnns) for name, run in runs.items()]
+    serve(served_runs, host=options.host, port=options.port, browser=options.browser, console=console())
 
 
 def _draw(options: Explore, out: Path) -> None:

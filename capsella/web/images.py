@@ -26,7 +26,7 @@ STOPS = 9  # number of amounts of each change
 
 
 @dataclass(frozen=True)
-class SeenImages:
+class EncodedImages:
     """Images with the class capsules that a network computed from them.
 
     Attributes:
@@ -45,11 +45,11 @@ class SeenImages:
     activations: Float[Tensor, "n classes"]
     poses: Float[Tensor, "n classes d"]
 
-    def take(self, places: list[int]) -> "SeenImages":
+    def take(self, places: list[int]) -> "EncodedImages":
         """Return the images at these positions."""
         index, numbers = torch.tensor(places), tuple(self.numbers[place] for place in places)
         images, labels = self.images[index], self.labels[index]
-        return SeenImages(images, labels, numbers, self.test_size, self.activations[index], self.poses[index])
+        return EncodedImages(images, labels, numbers, self.test_size, self.activations[index], self.poses[index])
 
     @property
     def predicted(self) -> Int[Tensor, "n k"]:
@@ -61,29 +61,29 @@ class SeenImages:
         """True for each image whose prediction is correct."""
         return (self.predicted.sort(1).values == self.labels.sort(1).values).all(1)
 
-    def shows_same(self, other: "SeenImages") -> bool:
+    def shows_same(self, other: "EncodedImages") -> bool:
         """Return True if both contain the same images, whatever their capsules."""
         same = torch.equal(self.images, other.images) and torch.equal(self.labels, other.labels)
         return self.numbers == other.numbers and same
 
 
-def see(
+def encode(
     model: CapsuleClassifier,
     images: UInt8[Tensor, "n c h w"],
     labels: Int[Tensor, " n *k"],
     numbers: tuple[int, ...],
     test_size: int,
-) -> SeenImages:
+) -> EncodedImages:
     """Encode images with a network."""
     labels = labels.reshape(len(images), -1)
-    return SeenImages(images, labels, numbers, test_size, *encode_images(model, images.float() / 255))
+    return EncodedImages(images, labels, numbers, test_size, *encode_images(model, images.float() / 255))
 
 
-def see_test_images(model: CapsuleClassifier, test: LabelledImages, most: int = 500) -> SeenImages:
+def encode_test_images(model: CapsuleClassifier, test: LabelledImages, most: int = 500) -> EncodedImages:
     """Encode at most `most` test images, spread evenly over the set, with a network."""
     numbers = evenly(len(test), most)
     batch = test.take(numbers)  # a set of pairs can have ten million, which are generated on demand
-    return see(model, batch.images, batch.labels, tuple(numbers.tolist()), len(test))
+    return encode(model, batch.images, batch.labels, tuple(numbers.tolist()), len(test))
 
 
 def encode_images(model: CapsuleClassifier, images: Float[Tensor, "n c h w"]) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ def decode_poses(
         return model.decode(capsules, targets.to(device)).float().cpu().clone()
 
 
-def choose_images(seen: SeenImages, most: int) -> list[int]:
+def choose_images(seen: EncodedImages, most: int) -> list[int]:
     """Return the positions of images for a page: the surest correct one per class, mistakes, uncertain ones, others.
 
     Raises:
@@ -175,7 +175,7 @@ def change_images(images: Float[Tensor, "b c h w"], name: str, amount: float) ->
     return torch.nn.functional.grid_sample(images, grid.to(images), padding_mode="border", align_corners=False)
 
 
-def add_images(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
+def add_images(model: CapsuleClassifier, seen: EncodedImages, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
     """Add the arrays of the images, named `prefix`/…, and return JSON values for each image."""
     arrays.add(f"{prefix}/images", "u1", seen.images.numpy())
     arrays.add(f"{prefix}/activations", "f4", seen.activations.numpy())
@@ -192,7 +192,7 @@ def add_images(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, prefi
     ]
 
 
-def certainty(model: CapsuleClassifier, seen: SeenImages) -> list[dict[str, Any]]:
+def certainty(model: CapsuleClassifier, seen: EncodedImages) -> list[dict[str, Any]]:
     """Return for each image its calibrated probability and the result of the OOD check.
 
     "probability": of the predicted class. "unlike": the reason why the image is out of distribution; "" if it is not.
@@ -233,7 +233,7 @@ def add_changes(
         arrays.add(f"{prefix}/changedPoses{number}", "f4", torch.stack(poses, 1).numpy())
 
 
-def add_routing(model: CapsuleClassifier, seen: SeenImages, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
+def add_routing(model: CapsuleClassifier, seen: EncodedImages, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
     """Add evidence, targets, entropies, votes and couplings of each image; return JSON values for each routed layer."""
     pairs = zip(seen.images.float() / 255, seen.activations, strict=True)
     routed = [look_at_routing(model, image, active) for image, active in pairs]

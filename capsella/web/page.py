@@ -22,7 +22,7 @@ from capsella.web.arrays import Arrays
 from capsella.web.decoders import NO_DECODER, add_decoder, add_runtime, decoder_graph, drawer_of, encoder_graph
 from capsella.web.images import (
     SURE,
-    SeenImages,
+    EncodedImages,
     add_changes,
     add_images,
     add_routing,
@@ -37,13 +37,13 @@ LENGTH_TOLERANCE = 1e-3  # if activations differ from the lengths of poses by le
 
 def page_content(
     named: Mapping[str, CapsuleClassifier],
-    seen: Sequence[SeenImages],
+    seen: Sequence[EncodedImages],
     most: int,
     arrays: Arrays,
     *,
     live: bool = False,
     network: bool = False,
-) -> tuple[dict[str, Any], list[SeenImages]]:
+) -> tuple[dict[str, Any], list[EncodedImages]]:
     """Return the page's facts about runs, and the images chosen for each; add the arrays to `arrays`.
 
     Runs with the same test images show the same ones, so that two views can follow each other: then "alike" is true.
@@ -76,8 +76,8 @@ def page_content(
 def _run_content(
     name: str,
     model: CapsuleClassifier,
-    seen: SeenImages,
-    chosen: SeenImages,
+    seen: EncodedImages,
+    chosen: EncodedImages,
     arrays: Arrays,
     prefix: str,
     *,
@@ -116,13 +116,13 @@ def _run_content(
     }
 
 
-def _warnings(model: CapsuleClassifier, seen: SeenImages) -> list[str]:
+def _warnings(model: CapsuleClassifier, seen: EncodedImages) -> list[str]:
     """Return the warnings that the run's report has: no better than the majority class, classes never found."""
     labels = seen.labels[:, 0] if seen.labels.shape[1] == 1 else seen.labels
     return evaluation_warnings(Evaluation(seen.activations, labels, model.classes))
 
 
-def _liveliest(model: CapsuleClassifier, chosen: SeenImages) -> int:
+def _liveliest(model: CapsuleClassifier, chosen: EncodedImages) -> int:
     """Return the position of the correct image whose strongest dial changes the reconstruction most."""
     steps = dial_range(model) * torch.eye(chosen.poses.shape[2])
     changes = []
@@ -159,7 +159,7 @@ def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict
     return facts
 
 
-def class_axes(seen: SeenImages) -> Float[Tensor, "classes 2 d"]:
+def class_axes(seen: EncodedImages) -> Float[Tensor, "classes 2 d"]:
     """Return for each class the main direction of its poses, and the direction in which they vary most around it.
 
     These are the first two right singular vectors of the poses, normalised but not centred, of the images predicted as

@@ -24,7 +24,7 @@ from capsella.web.answers import (
     answer_sketch,
     explorer_page,
 )
-from capsella.web.subject import Subject
+from capsella.web.served_run import ServedRun
 from capsella.web.uploads import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ async def read_body(request: "Request", most: int, what: str) -> bytes:
     return b"".join(parts)
 
 
-def make_application(subjects: Sequence[Subject], token: str | None = None) -> "ASGIApp":
+def make_application(served_runs: Sequence[ServedRun], token: str | None = None) -> "ASGIApp":
     """Return the server's application.
 
     Args:
-        subjects: the runs.
+        served_runs: the runs.
         token: the first part of every path. Without one, only requests to names of this machine are answered, which
             prevents DNS rebinding by foreign pages.
     """
@@ -113,14 +113,14 @@ def make_application(subjects: Sequence[Subject], token: str | None = None) -> "
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import BaseRoute, Mount, Route
 
-    page, arrays = explorer_page(subjects)
+    page, arrays = explorer_page(served_runs)
     turn = asyncio.Lock()  # networks share the processor, so they answer one at a time
 
-    def subject_of(request: Request) -> Subject:
+    def served_run_of(request: Request) -> ServedRun:
         number = request.path_params["run"]
-        if number >= len(subjects):
+        if number >= len(served_runs):
             raise HTTPException(404)
-        return subjects[number]
+        return served_runs[number]
 
     async def answer(function: Callable[..., dict[str, Any]], *given: Any) -> JSONResponse:
         async with turn:
@@ -134,29 +134,29 @@ def make_application(subjects: Sequence[Subject], token: str | None = None) -> "
         return Response(arrays, media_type="application/octet-stream", headers=HEADERS)
 
     async def image(request: Request) -> Response:
-        subject = subject_of(request)
-        return await answer(lambda: answer_about(subject, subject.image(request.path_params["number"])))
+        served_run = served_run_of(request)
+        return await answer(lambda: answer_about(served_run, served_run.image(request.path_params["number"])))
 
     async def file(request: Request) -> Response:
-        subject, name = subject_of(request), request.query_params.get("name", "")[-_MAX_NAME:] or "the file"
-        return await answer(answer_file, subject, await read_body(request, MAX_BYTES, name), name)
+        served_run, name = served_run_of(request), request.query_params.get("name", "")[-_MAX_NAME:] or "the file"
+        return await answer(answer_file, served_run, await read_body(request, MAX_BYTES, name), name)
 
     async def sketch(request: Request) -> Response:
-        return await answer(answer_sketch, subject_of(request), await read_body(request, MAX_BYTES, "drawing"))
+        return await answer(answer_sketch, served_run_of(request), await read_body(request, MAX_BYTES, "drawing"))
 
     async def changes(request: Request) -> Response:
-        subject, target = subject_of(request), request.query_params.get("class", "")
+        served_run, target = served_run_of(request), request.query_params.get("class", "")
         check_argument(target.isdecimal(), "be a whole number", **{"class": target})
         pixels = await read_body(request, MAX_BYTES, "the image")
-        return await answer(answer_changes, subject, pixels, int(target[:9]))
+        return await answer(answer_changes, served_run, pixels, int(target[:9]))
 
     async def drawings(request: Request) -> Response:
-        subject, body = subject_of(request), await read_body(request, MAX_BYTES // 20, "the question")
+        served_run, body = served_run_of(request), await read_body(request, MAX_BYTES // 20, "the question")
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError):
             raise ArgumentError("question", "be JSON", len(body), shown=f"{len(body)} bytes") from None
-        return await answer(answer_drawings, subject, asked)
+        return await answer(answer_drawings, served_run, asked)
 
     run = "/api/runs/{run:int}"
     routes: list[BaseRoute] = [
@@ -222,17 +222,17 @@ async def _bug(request: "Request", error: Exception) -> "Response":
 
 
 def serve(
-    subjects: Sequence[Subject],
+    served_runs: Sequence[ServedRun],
     *,
     host: str = "127.0.0.1",
     port: int = 7860,
     browser: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Serve the page about `subjects` until interrupted.
+    """Serve the page about `served_runs` until interrupted.
 
     Args:
-        subjects: the runs, the first in front.
+        served_runs: the runs, the first in front.
         host, port: where to listen. Any other host than this machine gets a random token in the URL.
         browser: open the page in this machine's browser.
         console: prints the address.
@@ -245,11 +245,11 @@ def serve(
     import uvicorn
 
     token = None if is_loopback(host) else secrets.token_urlsafe(16)
-    application = make_application(subjects, token)
+    application = make_application(served_runs, token)
     with listen(host, port) as listening:
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/{'' if token is None else f'{token}/'}"
-        out, names = console or Console(highlight=False), " and ".join(subject.name for subject in subjects)
+        out, names = console or Console(highlight=False), " and ".join(served_run.name for served_run in served_runs)
         out.print(f"explore {names} at {address}", soft_wrap=True, markup=False)
         if token is not None:
             out.print("everybody with this address can see the images; each start creates a new one", soft_wrap=True)

@@ -11,7 +11,7 @@ from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Run, RunFolder, load_splits, run_names
 from capsella.web.arrays import Arrays
 from capsella.web.cnn import add_features, check_same_task, choose_features
-from capsella.web.images import see_test_images
+from capsella.web.images import encode_test_images
 from capsella.web.page import page_content, page_html, page_title
 
 MAX_IMAGES = 20
@@ -65,7 +65,7 @@ def share_runs(
     with_capsules, cnns = split_cnns(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
     tests = [load_splits(run, skip_broken=True).test for run in with_capsules.values()]
-    seen = [see_test_images(model, test) for model, test in zip(named.values(), tests, strict=True)]
+    seen = [encode_test_images(model, test) for model, test in zip(named.values(), tests, strict=True)]
     arrays = Arrays()
     facts, chosen = page_content(named, seen, images, arrays, network=network)
     for name, cnn in cnns.items():

@@ -26,7 +26,8 @@ class TestExplore:
         )
         monkeypatch.setattr("capsella.web.server.check_port", lambda *_: None)
         monkeypatch.setattr("capsella.web.share.split_cnns", lambda runs: (runs, {}))
-        monkeypatch.setattr("capsella.web.subject.open_subject", lambda run, name, images, cnns: opened.append(name))
+        path = "capsella.web.served_run.open_served_run"
+        monkeypatch.setattr(path, lambda run, name, images, cnns: opened.append(name))
         monkeypatch.setattr("capsella.web.server.serve", lambda subjects, **options: None)
         return opened, trained
 

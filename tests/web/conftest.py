@@ -18,9 +18,9 @@ from capsella.layers import ConvolutionalDecoder
 from capsella.models import create_model
 from capsella.papers import get_recipe
 from capsella.training import Run
-from capsella.web import Subject, share_runs
+from capsella.web import ServedRun, share_runs
 from capsella.web.cnn import choose_features
-from capsella.web.images import see_test_images
+from capsella.web.images import encode_test_images
 from tests.browser import DIAL, launched, opener
 
 SIZE = 17  # the least that CapsNet's kernels allow
@@ -46,7 +46,7 @@ def images_for(made, count=30):
 
 def subject(made, images=None, name="my run", most=24):
     images = images_for(made) if images is None else images
-    return Subject(name, made, images, see_test_images(made, images, most))
+    return ServedRun(name, made, images, encode_test_images(made, images, most))
 
 
 @pytest.fixture(scope="session")

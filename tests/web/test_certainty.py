@@ -12,7 +12,7 @@ from capsella.uncertainty import calibrate_model, fit_ood_detector
 from capsella.uncertainty.calibration import Calibration
 from capsella.uncertainty.ood import ScoreDistribution, fit_gaussian, low_level_features
 from capsella.web.answers import explorer_page
-from capsella.web.images import certainty, see
+from capsella.web.images import certainty, encode
 from capsella.web.modules import PAGE
 
 from .conftest import NAMES, model, subject
@@ -32,7 +32,7 @@ def calibrated():
 
 def test_each_image_has_its_probability_and_a_reason_if_it_is_strange(calibrated):
     strange = torch.randint(0, 256, (2, *calibrated.test.images.shape[1:]), dtype=torch.uint8)
-    seen = see(calibrated.model, strange, torch.zeros(2, 0, dtype=torch.long), (-1, -1), 120)
+    seen = encode(calibrated.model, strange, torch.zeros(2, 0, dtype=torch.long), (-1, -1), 120)
     known = certainty(calibrated.model, seen)
     probabilities = calibrated.model.calibration.probabilities(seen.activations).amax(1)
     assert [one["probability"] for one in known] == pytest.approx(probabilities.tolist(), abs=1e-4)

@@ -18,7 +18,7 @@ from capsella.errors import ArgumentError
 from capsella.image_options import Preprocessing
 from capsella.models import create_model
 from capsella.web.arrays import Arrays
-from capsella.web.images import STOPS, SeenImages, change_images, changes_of, choose_images
+from capsella.web.images import STOPS, EncodedImages, change_images, changes_of, choose_images
 from capsella.web.modules import PAGE, joined_modules, modules_in_order
 from capsella.web.page import class_axes, page_html
 from capsella.web.routing_view import MAX_VOTES, WITHIN, class_votes
@@ -71,7 +71,7 @@ def test_arrays_lie_where_the_table_says():
 def pool_of(activations, labels):
     count = len(labels)
     images = torch.zeros(count, 1, 4, 4, dtype=torch.uint8)
-    return SeenImages(
+    return EncodedImages(
         images, labels.reshape(count, -1), tuple(range(count)), count, activations, torch.zeros(count, 3, 2)
     )
 
@@ -112,7 +112,7 @@ def test_the_plane_of_a_class():
     both = torch.stack([poses, torch.rand(11, 5)], 1)
     activations = torch.tensor([[0.9, 0.1]]).repeat(11, 1)
     images, labels = torch.zeros(11, 1, 4, 4, dtype=torch.uint8), torch.zeros(11, 1, dtype=torch.long)
-    axes = class_axes(SeenImages(images, labels, tuple(range(11)), 11, activations, both))
+    axes = class_axes(EncodedImages(images, labels, tuple(range(11)), 11, activations, both))
     torch.testing.assert_close(axes[0, 0], usual)
     torch.testing.assert_close(axes[0, 1].abs(), aside)
     assert axes.isfinite().all()
