@@ -1,3 +1,3 @@
-"""The command line: one sub-command a verb, each a thin layer over the library."""
+"""The command line: a module per sub-command, each a thin layer over the library."""
 
 from capsella.cli.main import main

@@ -25,10 +25,10 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class DataCommon:
-    """Show what images contain, or write a split.
+    """Show the images of a data set, or write its split to a file.
 
         capsella data show IMAGES    count images per class and split, and draw a contact sheet
-        capsella data split IMAGES   write the split of each image to a file for --split-file
+        capsella data split IMAGES   write each image's split to a file for --split-file
 
     Images are read and split as in capsella train with the same options.
     """
@@ -99,7 +99,7 @@ def _show(options: Data, data: "DataOptions", out: Path) -> None:
     if isinstance(data, FolderData) and data.cut is None and (oblong := oblong_sheet(data)) is not None:
         path = out.with_stem(f"{out.stem}-fit")
         write_whole(path, lambda temporary: oblong.save(temporary, format="PNG"))
-        print(f"oblong images under --fit crop, pad and squash: {path}")
+        print(f"oblong images with --fit crop, pad and squash: {path}")
 
 
 def _write_split(data: "DataOptions", name: str, options: Data) -> None:

@@ -37,9 +37,9 @@ class Evaluate(EvaluateCommon):
 
     test: Annotated[EvaluateOptions, Group] = EvaluateOptions()  # noqa: RUF009  frozen
     perturbations: tuple[str, ...] = ("rotation", "translation", "colour", "noise")
-    """With --robustness: changes of the images; `flips` is another one."""
+    """With --robustness: how images are changed; `flips` is also available."""
     epsilons: tuple[float, ...] | None = None
-    """With --attack: largest changes of a pixel, rising, where 1 is the range from black to white."""
+    """With --attack: maximum changes of a pixel, ascending, where 1 is the range from black to white."""
     steps: int = 20
     """With --attack: steps of PGD and of the vote attack."""
     restarts: int = 3

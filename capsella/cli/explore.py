@@ -20,7 +20,7 @@ class Explore:
         capsella explore RUN                           an interactive page in the browser
         capsella explore RUN --data IMAGES --out DIR   pictures of these images
 
-    The page is that of capsella share, with all test images and with uploads.
+    The page is that of capsella share, plus all test images and uploads.
     """
 
     runs: Annotated[
@@ -28,14 +28,14 @@ class Explore:
         *positional("[RUN…]", "Runs; one of two may be a CNN. Default: runs/demo, which is trained if missing."),
     ] = ()
     data: tuple[Path, ...] = ()
-    """With --out: image files or folders. Default for a run on pairs: its test pairs."""
+    """With --out: image files or folders to draw. Default for a run on pairs: its test pairs."""
     out: Path | None = None
     """Draw pictures into this folder instead of opening a page."""
     images: int = 500
     """Number of test images that can be filtered by class and by correctness."""
     cell_radius: float | None = None
     """For networks that crop stained cells: radius of a typical nucleus in pixels of your files. Default: measured on
-    100 of the images; for uploads as in training."""
+    100 of the images; for uploads, the one from training."""
     range: tuple[float, float] | None = None
     """With --out: values that become black and white in files with more than 8 bits. Default: as in training."""
     skip_broken: bool = False
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _serve(options: Explore) -> None:
-    """Serve the page, after checks of everything that can be wrong before anything is loaded."""
+    """Serve the page. Check whatever can fail before loading anything."""
     from capsella.cli import train
     from capsella.evaluation import set_scale
     from capsella.evaluation.domain import notes_on_adapted

@@ -1,4 +1,4 @@
-"""Command lines to options. tyro parses; what a command does is imported after that, since PyTorch takes seconds."""
+"""Parses command lines into options with tyro. Commands import PyTorch only after that, since it takes seconds."""
 
 import dataclasses
 import inspect
@@ -18,7 +18,7 @@ Group = tyro.conf.arg(name="")
 
 
 def positional(metavar: str, help_text: str) -> tuple[Any, Any]:
-    """Return the annotations of an argument without a flag."""
+    """Return the annotations of a positional argument."""
     return tyro.conf.Positional, tyro.conf.arg(metavar=metavar, help=help_text, help_behavior_hint="")
 
 
@@ -44,9 +44,9 @@ def parse(command: type[T], arguments: Sequence[str], name: str) -> T:
 
 @cache
 def _explain_fields(kind: Any) -> None:
-    """Annotate the fields of a command for tyro: texts in one line, no --no-FLAG for what is off, few defaults.
+    """Annotate the fields of a command for tyro: one-line texts, no --no-FLAG for flags that are off, few defaults.
 
-    tyro would keep the line breaks of the fields' docstrings, and print (default: None) behind texts that say more.
+    By itself, tyro keeps the line breaks of the docstrings, and prints "(default: None)" after texts that explain more.
     """
     for base in kind.__mro__[:-1]:
         texts, hints = field_texts(base), get_type_hints(base, include_extras=True)
@@ -66,10 +66,10 @@ def _shown_default(text: str, default: str) -> str:
 
 
 def settings(*paths: str) -> Any:
-    """Return a type for tyro with an optional flag for each of these fields of a recipe; without paths, for all.
+    """Return a type for tyro with an optional flag for each of these recipe fields; without paths, for all fields.
 
-    Its value is a dictionary of the flags that were given, for `with_fields`. Fields of `ComputeOptions` have paths
-    like "compute.threads".
+    tyro parses it into a dictionary of the given flags, for `with_fields`. Fields of `ComputeOptions` have paths like
+    "compute.threads".
     """
     texts = {field.path: (field.flag, field.type, field.text) for field in recipe_fields().values()}
     hints, compute = get_type_hints(ComputeOptions), field_texts(ComputeOptions)
@@ -84,5 +84,5 @@ def settings(*paths: str) -> Any:
 
 
 def part_of(given: dict[str, Any], group: str) -> dict[str, Any]:
-    """Return the settings of a group, by the names of its fields."""
+    """Return the given settings of a group, e.g. "data", by field name."""
     return {path.removeprefix(f"{group}."): value for path, value in given.items() if path.startswith(f"{group}.")}

@@ -1,4 +1,4 @@
-"""Run a command, and print errors and warnings as one line each instead of a stack trace."""
+"""Runs a command, and prints errors and warnings as one line each instead of a stack trace."""
 
 import codecs
 import importlib
@@ -19,8 +19,8 @@ from capsella.errors import CapsellaError, CapsellaWarning, memory_errors, unkno
 from capsella.plugins import VARIABLE, load_plugin
 from capsella.version import __version__
 
-# Task → command → what it does, in at most 66 letters. A command is the function `run(arguments)` of the module of its
-# name in `capsella.cli`, which is imported only when the command is called.
+# Task → command → what it does, in at most 66 characters. A command is the function `run(arguments)` of the module with
+# its name in `capsella.cli`, which is imported only when the command is called.
 GROUPS = {
     "I have images": {
         "train": "train one network, test it once and write a report",
@@ -46,7 +46,7 @@ GROUPS = {
     },
 }
 COMMANDS = [name for group in GROUPS.values() for name in group]
-REPLACED = {  # former command → the call that does its work now
+REPLACED = {  # former command → its replacement
     "attack": "evaluate RUN --attack",
     "calibrate": "evaluate RUN --calibrate",
     "explain": "explore RUN --data IMAGES --out FOLDER",
@@ -64,8 +64,8 @@ OPENINGS = {  # printed before PyTorch is imported, by commands that take long t
 }
 CONTINUES = ("compare", "papers")  # commands that continue when called again
 
-# How often a waiting thread spins before it sleeps. libgomp's default, 300,000, keeps a core busy for milliseconds that
-# another program could use. Measured with two threads.
+# How often a waiting thread spins before it sleeps. libgomp's default of 300,000 keeps a core busy for milliseconds
+# that other programs could use (measured with two threads).
 SPIN_COUNT = "10000"
 
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `capsella` with `arguments`, by default those of the command line."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when PyTorch is imported, by a command
-    for stream in (sys.stdout, sys.stderr):  # neither a file name nor a sign stops a command that the stream lacks
+    for stream in (sys.stdout, sys.stderr):  # characters that a stream cannot encode must not stop a command
         if isinstance(stream, io.TextIOWrapper):
             is_utf8 = codecs.lookup(stream.encoding).name == "utf-8"
             stream.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _run(words[0], words[1:])
         if sys.stdout is not None:  # it may be closed
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output, e.g. `head`, has enough
+    except BrokenPipeError:  # the reader of our output, e.g. `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (Exception, KeyboardInterrupt) as error:
         sys.exit(_report(errors, error, words))
@@ -136,11 +136,11 @@ def _is_interruption(error: BaseException | None) -> bool:
 
 @contextmanager
 def _short_warnings(errors: Console) -> Iterator[None]:
-    """Print our warnings as one line without the code that they come from, and others as Python does."""
+    """Print our warnings as one line, without their place in the code, and others as Python does."""
     with warnings.catch_warnings():
-        # Our own error names an image that is too large.
+        # Too large images raise our own error instead.
         warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\) exceeds limit")
-        # Advice of the training framework to its own users; our flags have other names.
+        # Lightning Fabric's advice refers to its own flags, which have other names here.
         warnings.filterwarnings("ignore", module="lightning_fabric")
         logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
         default = warnings.showwarning

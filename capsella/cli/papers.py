@@ -40,7 +40,7 @@ class Papers:
     plugin: Path | None = None
     """A Python file that registers a routing, network or recipe of your own."""
     hours: float | None = None
-    """With reproduce: train what fits into this time. Default: everything."""
+    """With reproduce: train only what fits into this time. Default: everything."""
     stand_ins: bool = False
     """With reproduce: use similar images where those of a paper are not available, and mark such results."""
     out: Path | None = None

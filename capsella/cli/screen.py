@@ -1,4 +1,4 @@
-"""Tables and lists on the screen; names in them are never cut."""
+"""Prints tables and lists without ever cutting off names."""
 
 import os
 import textwrap
@@ -13,7 +13,7 @@ _ANY_WIDTH = 10_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a plain console. Files and pipes have no width: they get 120 columns, or COLUMNS."""
+    """Return a console without highlighting. Files and pipes, which have no width, get COLUMNS or 120 columns."""
     made = Console(highlight=False, stderr=stderr)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = PIPE_WIDTH
@@ -21,7 +21,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def show(*shown: RenderableType) -> None:
-    """Print tables and texts. On a narrow screen the lines of a table are too long, but its words stay whole."""
+    """Print tables and texts. A narrow screen wraps the lines of a table instead of cutting its words."""
     for item in shown:
         if isinstance(item, Group):
             show(*item.renderables)
@@ -62,7 +62,7 @@ def by_paper(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _width_for_words(table: Table, out: Console) -> int:
-    """Make each column as wide as its longest word, and columns of single words unshrinkable; return the width."""
+    """Make columns at least as wide as their longest word, those of single words unshrinkable; return the width."""
     options = out.options.update(width=_ANY_WIDTH)
     for column in table.columns:
         cells = [Measurement.get(out, options, cell) for cell in (column.header, *column.cells)]

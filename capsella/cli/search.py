@@ -17,7 +17,7 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchCommon:
-    """Search for better values of a recipe's fields, by validation images.
+    """Tune the hyper-parameters of a recipe on validation images.
 
         capsella search IMAGES            for your images
         capsella search RECIPE [IMAGES]   a recipe, or its JSON file

@@ -75,7 +75,7 @@ class Train(TrainCommon):
 
 
 def run(arguments: list[str]) -> None:
-    """Train or resume. Of several processes that train together, only the first prints."""
+    """Train or resume. In distributed training, only the first process prints."""
     options = parse(Train, arguments or ["--help"], "train")
     if options.plugin is not None:
         load_plugin(options.plugin)

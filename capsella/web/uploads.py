@@ -1,4 +1,4 @@
-"""Uploaded and drawn images: checked before anything large is unpacked, with a sentence for every change."""
+"""Reads uploaded and drawn images: checks them before decoding, and describes every change in a sentence."""
 
 import re
 import warnings
@@ -16,22 +16,22 @@ from capsella.image_options import Preprocessing
 from capsella.models import ImageClassifier
 
 MAX_BYTES = 20_000_000
-MAX_PIXELS = 40_000_000  # a page is no place to wait for a gigapixel scan; 120 MB of memory unpacked
+MAX_PIXELS = 40_000_000  # takes 120 MB of memory; decoding larger scans would take too long for a page
 MAX_SKETCHED = 1_000_000  # pixels of the page's own canvas
-_OTHERS = ("ICO", "TGA", "PPM")  # looked at only to say what a file is
+_OTHERS = ("ICO", "TGA", "PPM")  # formats that are recognised only to name them in an error
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # of EXIF
 _FOREIGN = "drawing: must come from the page's own canvas"
 
 
 def read_upload(content: bytes, name: str, model: ImageClassifier) -> tuple[UInt8[Tensor, "c h w"], list[str]]:
-    """Read an uploaded file as the model takes it, in memory only, with sentences on what was changed.
+    """Read an uploaded file, preprocessed for the model, in memory only.
 
     Returns:
-        [c h w], 0..255, and sentences: resized, converted, brought to 8 bits.
+        The image, 0..255, and sentences on how it was changed, e.g. resized, converted to grey or to 8 bits.
 
     Raises:
-        CapsellaError: larger than `MAX_BYTES` or `MAX_PIXELS`, damaged, of another format, animated or of several
-            pages, or a model of neither grey nor colour images; says which, and what would do.
+        CapsellaError: the file is larger than `MAX_BYTES` or `MAX_PIXELS`, damaged, of another format, animated or of
+            several pages; or the model takes neither grey nor colour images.
     """
     if model.channels not in (1, 3):
         raise CapsellaError(f"this network takes images of {model.channels} channels, which no image file holds")
@@ -49,18 +49,18 @@ def read_upload(content: bytes, name: str, model: ImageClassifier) -> tuple[UInt
 def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # ours is a sentence, and stricter
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is stricter
             image = Image.open(BytesIO(content), formats=(*FORMATS, *_OTHERS))
         with image:
             kind, (width, height), mode = image.format, image.size, image.mode
             _check_pixels(name, width * height, f"{width}×{height} = ")
             depth, is_transparent = depth_of(image), image.has_transparency_data
-            # A phone's JPEG may hold smaller pictures of the same thing, of which the first counts, as in training.
+            # A phone's JPEG may contain further, smaller pictures; only the first counts, as in training.
             frames = 1 if kind == "MPO" else getattr(image, "n_frames", 1)
-            has_exif = "exif" in image.info or kind == "TIFF"  # else a PNG would be unpacked to look for it
+            has_exif = "exif" in image.info or kind == "TIFF"  # otherwise a PNG would be decoded to look for it
             if has_exif and image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE:
                 width, height = height, width
-    except Image.DecompressionBombError as error:  # Pillow does not even say its sides
+    except Image.DecompressionBombError as error:  # Pillow does not tell height and width
         pixels = re.search(r"\d+", str(error))
         _check_pixels(name, int(pixels[0]) if pixels else 2 * MAX_PIXELS, "")
         raise
@@ -91,7 +91,7 @@ def _check_pixels(name: str, pixels: int, sides: str) -> None:
 def _changes(
     name: str, size: tuple[int, int], mode: str, depth: str | None, is_transparent: bool, model: ImageClassifier
 ) -> list[str]:
-    """Return sentences on how reading changes an image of this size (height, width), mode and depth."""
+    """Return sentences on how preprocessing changes an image of this size (height, width), mode and depth."""
     said = []
     wanted = model.image_size
     if model.cut is not None:
@@ -117,10 +117,10 @@ def _changes(
 
 
 def read_sketch(content: bytes, model: ImageClassifier) -> UInt8[Tensor, "c h w"]:
-    """Read a drawing, the PNG of the page's canvas, light on dark, at the model's size, 0..255.
+    """Read a drawing (a PNG of the page's canvas, light on dark) at the model's size, 0..255.
 
     Raises:
-        CapsellaError: a model of colour images, no PNG of a canvas, or an empty canvas.
+        CapsellaError: a model for colour images, not a PNG of the canvas, or an empty canvas.
     """
     if model.channels != 1:
         raise CapsellaError("drawing: must be for a network of grey images; this one takes colour")
