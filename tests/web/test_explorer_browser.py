@@ -130,7 +130,7 @@ def test_the_server_draws_where_the_page_cannot(tab, distant):
     page.keyboard.press("End")
     until(page, "document.querySelector('.drawing figcaption').innerText === 'drawing'")
     assert np.abs(pixels(page) - start).max() > 0
-    page.get_by_role("button", name="All dials back").click()
+    page.get_by_role("button", name="Reset all dials").click()
     np.testing.assert_array_equal(pixels(page), start)
     before = page.locator(".bars button[aria-checked=true]").inner_text()
     page.locator(".bars button[aria-checked=false]").first.click()

@@ -26,7 +26,7 @@ def test_a_decoder_of_convolutions_draws_in_a_thread(tab, shared_convolved):
     assert said == "drawing…"
     until(page, "document.querySelector('.drawing figcaption').innerText === 'drawing'")
     assert np.abs(pixels(page) - start).max() > 0
-    page.get_by_role("button", name="All dials back").click()
+    page.get_by_role("button", name="Reset all dials").click()
     np.testing.assert_array_equal(pixels(page), start)
 
 
@@ -44,7 +44,7 @@ def test_the_network_looks_at_a_file_as_pytorch_does_and_at_a_drawing(tab, share
     np.testing.assert_allclose(found, activations[0].numpy(), atol=0.02)  # they are said to 0.01
     page.locator(".changed").scroll_into_view_if_needed()
     until(page, "document.querySelector('.said').innerText.includes('the input unchanged: how sure')")
-    assert "this page holds no routing" in page.locator(".routing .lead").inner_text()
+    assert "cannot show the routing" in page.locator(".routing .lead").inner_text()
     assert not page.locator(".routing canvas").first.is_visible()
     page.locator("canvas.sketch").click()
     until(page, "document.querySelector('.about').innerText.startsWith('Your drawing.')")

@@ -28,7 +28,7 @@ def test_a_dial_changes_the_drawing_the_arrow_and_the_length_and_reset_brings_th
     assert page.locator(".arrow .found").get_attribute("d") == arrow
     said = page.locator(".lengths").inner_text()
     assert re.search(r"Length 0\.\d\d → [01]\.\d\d, from the dials alone.*does not look at this drawing again", said)
-    page.get_by_role("button", name="All dials back").click()
+    page.get_by_role("button", name="Reset all dials").click()
     np.testing.assert_array_equal(pixels(page), start)
     assert page.locator(DIAL).first.get_attribute("aria-valuenow") == "0"
     assert page.locator(f"{DIAL} .fill").first.evaluate("fill => fill.getBoundingClientRect().width") == 0

@@ -1,11 +1,11 @@
-// Who draws for a run: the page itself where it holds the decoder, the server where one is there, else nobody.
+// What computes the reconstructions ("drawings") of a run: the page if it contains the decoder, else the server, if any.
 
 import { decode } from "./decoder.js";
 import { makeDraughtsman } from "./draughtsman.js";
 
-const MOST_KEPT = 300; // drawings that took long
+const MOST_KEPT = 300; // maximum number of cached drawings
 
-/** Drawings that need not be asked for again, as 0..255; the oldest go first. */
+/** A cache of drawings as 0..255; the oldest are dropped first. */
 function makeShelf() {
   const kept = new Map();
   const key = (target, pose) => `${target}:${pose.join()}`;
@@ -20,15 +20,15 @@ function makeShelf() {
 
 const inUnits = (levels) => levels && Float32Array.from(levels, (value) => value / 255);
 
-/** What the predicted capsule of an image draws as it was found: PyTorch drew it beforehand. */
+/** The drawing from the predicted capsule of an image with its original pose, which PyTorch computed beforehand. */
 export function keptDrawing(run, image) {
   return inUnits(run.its(image, "drawn").row());
 }
 
 /**
- * `now(wish)` is a drawing or null; a wish is { image, target, pose, found }, of which `found` is the pose as the network
- * gave it. `later(target, poses, urgent)` is a promise of drawings; what is urgent goes first. `quick`: whether every
- * drawing is there at once.
+ * `now(wish)` returns a drawing, or null if it takes longer; a wish is { image, target, pose, found }, where `found` is
+ * the network's original pose. `later(target, poses, urgent)` promises drawings, urgent ones first. `quick`: whether
+ * `now` always returns a drawing.
  */
 export function makeArtist(run) {
   if (!run.decoder) return null;
@@ -55,15 +55,15 @@ export function makeArtist(run) {
   };
 }
 
-/** A pose of which one number is another. */
+/** The pose with an offset added to one element. */
 export function moved(pose, dial, offset) {
   return Float32Array.from(pose, (value, k) => value + (k === dial ? offset : 0));
 }
 
 /**
- * Keeps one picture up to date. The function returned takes a wish, as `makeArtist` says, and shows the drawing at once
- * or when it has come; the last wish wins. `show(picture, how)`: how is "" for the drawing itself, or "late" for that of
- * an earlier wish. `wait()`: a drawing is awaited. `fail(sentence)`: none will come.
+ * Keeps one picture up to date. Returns a function that takes a wish (see `makeArtist`) and shows its drawing as soon as
+ * possible; the last wish wins. `show(picture, how)`: how is "" for the wanted drawing, "late" for that of an earlier
+ * wish. `wait()` is called when a drawing is not ready, `fail(sentence)` when there will be none.
  */
 export function makeEasel(artist, { show, wait, fail }) {
   let wish = null;

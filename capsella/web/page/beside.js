@@ -1,4 +1,4 @@
-// A CNN on the same changed images: its features beside the numbers of the pose.
+// A CNN's features for the same changed images, beside the elements of the pose.
 
 import { makeChart, namedMovers, seriesOf } from "./chart.js";
 import { h } from "./dom.js";
@@ -32,8 +32,8 @@ export function makeBeside(run) {
     legend.replaceChildren(`${which}: `, ...namedMovers(most.map((k) => `feature ${kept[k] + 1}`)));
     const angle = run.its(image, `besideAngles${change}`).row()[stop];
     said.textContent =
-      `${network} saw the same images. Of ${run.classes[target]} it is sure by ${plain(values[(stops - 1) / 2])} → ${plain(values[stop])}; ` +
-      `the direction of all its features is ${plain(angle, 0)}° from where it was.`;
+      `${network} saw the same images. How sure it is of ${run.classes[target]}: ${plain(values[(stops - 1) / 2])} → ${plain(values[stop])}; ` +
+      `the direction of its feature vector turned by ${plain(angle, 0)}°.`;
   }
   const figures = () =>
     element.hidden

@@ -1,4 +1,4 @@
-// The capsules of an image: a bar each, and an arrow for the one that has the dials.
+// The class capsules of an image: a bar for each, and an arrow for the chosen one, which has the dials.
 
 import { h, roveByArrows, svg } from "./dom.js";
 import { plain } from "./words.js";
@@ -17,7 +17,7 @@ export function angleBetween(a, b) {
   return (Math.acos(Math.min(1, Math.max(-1, cosine))) * 180) / Math.PI;
 }
 
-/** The arrow's angle to the right of upward, in radians: the pose in the plane of its class, whose axes are [2 d]. */
+/** The arrow's angle, clockwise from upward, in radians: the pose in the plane of its class, given by `axes` [2 d]. */
 export function heading(axes, pose) {
   const d = pose.length;
   let usual = 0;
@@ -29,7 +29,7 @@ export function heading(axes, pose) {
   return Math.atan2(aside, usual);
 }
 
-/** The classes that have a bar, in their order: all, or the most active ones and the chosen. */
+/** The indices of the classes that get a bar, ascending: all, or the most active ones and the chosen one. */
 export function shownClasses(activations, target) {
   const every = Array.from(activations.keys());
   if (every.length <= MOST_BARS) return every;
@@ -38,7 +38,7 @@ export function shownClasses(activations, target) {
   return strongest.sort((a, b) => a - b);
 }
 
-/** Bars to choose a capsule by. */
+/** The bars of the class capsules; a click chooses one. */
 export function makeBars(choose) {
   const group = h("div", { class: "bars", role: "radiogroup", "aria-label": "Class capsules, and how sure each is" });
   roveByArrows(group, choose);
@@ -93,7 +93,7 @@ export function makeBars(choose) {
   return { element: group, show, figure };
 }
 
-/** The arrow: its length is how sure, its direction how it looks; a faint one stays where the network put it. */
+/** The arrow of the chosen capsule: length is activation, direction is pose. A faint arrow shows the original one. */
 export function makeArrow() {
   const shaft = (name) => svg("path", { class: name, d: "" });
   const found = shaft("found");
@@ -120,7 +120,7 @@ export function makeArrow() {
   return { element: h("figure", { class: "arrow" }, drawing, caption), show, figure };
 }
 
-/** An arrow from the middle, of a length in [0, 1]. */
+/** The SVG path of an arrow from the centre, with a length in [0, 1]. */
 export function arrowPath(length, angle) {
   const x = Math.sin(angle);
   const y = -Math.cos(angle);

@@ -1,10 +1,10 @@
-// How sure a network is of an image that the page itself looks at, as `capsella.uncertainty` computes it.
+// Calibration and OOD check of images that the page itself encodes, as in `capsella.uncertainty`.
 
 const LEAST = 2 ** -126;
 const MOST = 1 - 2 ** -24;
 const TAIL = 10; // the largest tenth of the validation scores is the tail
 const FLAT = 1e-3;
-const OTHER = 60; // grey levels by which an inverted border is nearer to those of the test images
+const OTHER = 60; // an image counts as inverted if its border, inverted, is this many grey levels nearer to the test images'
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const root = (square) => Math.sqrt(square + 1e-12);
@@ -70,7 +70,7 @@ function borderOf(run, image) {
   return mean(Array.from(pixels).filter((_, k) => k % width === 0 || k % width === width - 1 || Math.floor(k / width) % height % (height - 1) === 0));
 }
 
-/** Whether an image of the reader's own is bright where test images are dark, or the other way round. */
+/** Whether the reader's own image is bright where test images are dark, or the other way round. */
 export function isInverted(run, image) {
   if (run.images[image].number !== null) return false;
   const tests = run.images.flatMap(({ number }, k) => (number === null ? [] : [borderOf(run, k)]));

@@ -1,4 +1,4 @@
-// The input turned, shifted or scaled: pose numbers move while the length holds. All of it seen by the network before.
+// The section on changed inputs: the image turned, shifted or scaled, each version encoded by the network.
 
 import { makeEasel } from "./artist.js";
 import { makeBeside } from "./beside.js";
@@ -61,7 +61,7 @@ export function makeChanged(run, change) {
   );
 
   const draw = run.artist && easelOn(run, drawing, drawingCaption);
-  let shown = null; // what is to be seen, once it is in sight and known
+  let shown = null; // the view and state to show
   const known = (image) => run.its(image, "changedPoses0") !== undefined;
   const inSight = makeLooker(run, element, (image, failure) => {
     if (!shown || shown.view.image !== image) return;
@@ -109,7 +109,7 @@ export function makeChanged(run, change) {
     const strongest = active.row(stop).reduce((best, value, k, all) => (value > all[best] ? k : best), 0);
     said.textContent =
       `Capsule of ${run.classes[target]}, the input ${sayChange(current, stop)}: ` +
-      `how sure ${plain(sure[range.rest])} → ${plain(sure[stop])}, direction ${plain(angle, 0)}° from where it was.` +
+      `how sure ${plain(sure[range.rest])} → ${plain(sure[stop])}, direction turned by ${plain(angle, 0)}°.` +
       (strongest === target ? "" : ` The network now says ${run.classes[strongest]}.`);
   }
 
@@ -121,7 +121,7 @@ export function makeChanged(run, change) {
   return { element, show, lead: () => lead.textContent };
 }
 
-/** Draws what the capsule of a changed input holds. */
+/** Keeps the drawing from the capsule of the changed input up to date. */
 function easelOn(run, canvas, caption) {
   const shape = [run.channels, ...run.decoder.size];
   const say = (how, text) => {
@@ -138,7 +138,7 @@ function easelOn(run, canvas, caption) {
   });
 }
 
-/** Asks the network what becomes of an image, once the section is in sight; `done(image, failure)` when it is known. */
+/** Has the network encode changed versions of an image once the section is in sight, then calls `done(image, failure)`. */
 function makeLooker(run, element, done) {
   const asked = new Set(); // images that the network is looking at
   let wish = null;

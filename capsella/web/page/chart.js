@@ -12,7 +12,7 @@ function linePath(values, low, high, width = WIDTH, height = HEIGHT) {
   return Array.from(values, (value, k) => `${k ? "L" : "M"}${((k * width) / (values.length - 1)).toFixed(1)} ${y(value).toFixed(1)}`).join("");
 }
 
-/** Lines over the amounts of a change, with a mark at the chosen one. `ticks(low, high)`: at which values. */
+/** A chart of lines over the amounts of a change, with a cursor at the chosen one. `ticks(low, high)`: values of y ticks. */
 export function makeChart(label, ticks) {
   const lines = svg("g", {});
   const marks = svg("g", { class: "ticks" });
@@ -41,7 +41,7 @@ export function makeChart(label, ticks) {
   return { element: drawing, show };
 }
 
-/** The two of d numbers that move most. */
+/** The indices of the two of d numbers that vary most. */
 export function movers(poses, d) {
   const stops = poses.length / d;
   const ranges = Array.from({ length: d }, (_, k) => {
@@ -51,7 +51,7 @@ export function movers(poses, d) {
   return ranges.map((_, k) => k).sort((a, b) => ranges[b] - ranges[a]).slice(0, 2);
 }
 
-/** A line for each of d numbers at all stops, those two that move `most` last, and the largest size, `high`. */
+/** A series for each of d numbers over all stops, the two that vary `most` last, and the largest magnitude, `high`. */
 export function seriesOf(found, d) {
   const most = movers(found, d);
   const stops = found.length / d;

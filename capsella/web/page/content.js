@@ -1,8 +1,8 @@
-// What the page holds: facts as JSON, arrays as deflated bytes in base64. `arrays.py` writes them.
+// The content of the page: facts as JSON, arrays as deflated bytes in base64, both written by Python (`arrays.py`).
 
 const KINDS = { f4: Float32Array, u1: Uint8Array, i1: Int8Array, u2: Uint16Array };
 
-/** The number that 16 bits stand for (IEEE 754 binary16). */
+/** The number that 16 bits represent (IEEE 754 binary16). */
 export function floatOfHalf(bits) {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 0x1f;
@@ -12,7 +12,7 @@ export function floatOfHalf(bits) {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** Numbers of 16 bits, of which all low bytes stand before all high bytes. */
+/** Converts float16 numbers, stored as all low bytes and then all high bytes, to float32. */
 export function floatsOfHalves(bytes) {
   const table = Float32Array.from({ length: 0x10000 }, (_, bits) => floatOfHalf(bits));
   const count = bytes.length / 2;
@@ -34,7 +34,7 @@ async function inflated(bytes) {
   return new Response(stream).arrayBuffer();
 }
 
-/** An array of a shape; `row(...index)` is what lies at the first indices, as a view, and `at(k)` the same with its shape. */
+/** An array with a shape; `row(...index)` is a view of the values at these first indices, `at(k)` the subarray at k. */
 class Grid {
   constructor(values, shape) {
     this.values = values;
@@ -60,7 +60,7 @@ export async function unpacked(base64) {
   return inflated(bytesOf(base64));
 }
 
-/** The arrays of a table whose names begin with `prefix`, by what follows it. `buffer`: what the table tells of. */
+/** The arrays of a table whose names begin with `prefix`, by the rest of their names. `buffer`: the bytes of all arrays. */
 export function readArrays(table, buffer, prefix = "") {
   const grids = {};
   for (const [name, [kind, shape, start]] of Object.entries(table)) {
@@ -74,7 +74,7 @@ export function readArrays(table, buffer, prefix = "") {
   return grids;
 }
 
-/** A run's images and their arrays: `its(image, name)`, or undefined; `add` and `learn` take what came later. */
+/** A run's images and arrays: `its(image, name)` or undefined. `add` adds an image, `learn` more arrays of an image. */
 function imagesOf(run, grid) {
   const images = [...run.images];
   const later = images.map(() => ({}));
@@ -90,7 +90,7 @@ function imagesOf(run, grid) {
   };
 }
 
-/** The runs of a page: their facts, `grid(name)` of the run, its images, and what it holds of the network: the `encoder`, the decoder's `layers` or its `graph`, the `engine` for graphs; null what it does not. */
+/** The runs of a page: their facts, arrays by `grid(name)`, images, and parts of the network: `encoder`, the decoder's `layers` or `graph`, the `engine` that runs graphs; null for parts that the page lacks. */
 export function readContent(facts, buffer) {
   const grids = readArrays(facts.arrays, buffer);
   const engine = facts.engine ? Object.fromEntries(["library", "worker", "wasm"].map((name) => [name, grids[`engine/${name}`].values])) : null;

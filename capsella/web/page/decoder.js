@@ -24,7 +24,7 @@ function apply({ weight, bias, after }, inputs) {
   return outputs;
 }
 
-/** What the capsule of class `target` draws, all others masked: pixels in [0, 1], channel by channel. */
+/** The reconstruction from the capsule of class `target`, others masked: pixels in [0, 1], channel by channel. */
 export function decode(layers, target, pose) {
   let values = new Float32Array(layers[0].weight.length / layers[0].bias.length);
   values.set(pose, target * pose.length);

@@ -1,4 +1,4 @@
-// One dial for each number of a capsule, ranked by what it changes in the picture.
+// One dial for each pose element of a capsule, ranked by its effect on the drawing.
 
 import { moved } from "./artist.js";
 import { h } from "./dom.js";
@@ -6,8 +6,8 @@ import { paint } from "./pictures.js";
 import { makeSlider } from "./slider.js";
 import { signed, typed } from "./words.js";
 
-const VISIBLE = 0.05; // a dial that changes no pixel by a twentieth changes nothing that one sees
-const BUSY = 30; // milliseconds of measuring before the page gets its turn
+const VISIBLE = 0.05; // a dial that changes no pixel by this much has no visible effect
+const BUSY = 30; // milliseconds of measuring before the page may handle events
 
 /** The largest change of a pixel from one end of a dial to the other. */
 export function effectOf(low, high) {
@@ -21,7 +21,7 @@ export function effectOf(low, high) {
   return { most, mean: sum / low.length };
 }
 
-/** Dials from the strongest effect, and those that change nothing one sees. */
+/** The indices of dials by descending effect, and of those without visible effect. */
 export function ranked(effects) {
   const order = effects.map((_, k) => k).sort((a, b) => effects[b].mean - effects[a].mean);
   return {
@@ -60,7 +60,7 @@ function makeDial(index, name, most, shape, turn, refuse) {
     if (event.key === "Enter") number.focus();
   });
   const showEnds = (pictures) => pictures.forEach((picture, k) => paint(ends[k], picture, shape));
-  const clearEnds = () => ends.forEach((canvas) => (canvas.width = canvas.width + 0)); // which empties it
+  const clearEnds = () => ends.forEach((canvas) => (canvas.width = canvas.width + 0)); // assigning a width clears a canvas
   return { element, slider: slider.element, set, showEnds, clearEnds };
 }
 
@@ -103,7 +103,7 @@ export function makeDials(run, turn) {
   let shown = null;
   let strongest = 0;
 
-  /** Draw both ends of each dial, from the pose as the network found it, and put the dials in order. */
+  /** Draw both ends of each dial, starting from the original pose, and sort the dials. */
   async function measure(target, pose) {
     const mine = ++measured;
     const effects = [];
@@ -127,7 +127,7 @@ export function makeDials(run, turn) {
   }
 
   function count(drawn) {
-    progress.textContent = `The ends of ${drawn} of ${dials.length} dials are drawn; then the dials are put in order.`;
+    progress.textContent = `The ends of ${drawn} of ${dials.length} dials are drawn; the dials are sorted afterwards.`;
   }
   function begin() {
     count(0);
@@ -142,7 +142,7 @@ export function makeDials(run, turn) {
     try {
       return await run.artist.later(target, poses);
     } catch (error) {
-      progress.textContent = `The dials are in the order of their numbers: ${error.message}`;
+      progress.textContent = `The dials could not be sorted by effect: ${error.message}`;
       return null;
     }
   }
@@ -160,7 +160,7 @@ export function makeDials(run, turn) {
     }
     folded.hidden = rank.flat.length === 0;
     const one = rank.flat.length === 1;
-    summary.textContent = `${rank.flat.length} ${one ? "dial changes" : "dials change"} nothing one sees here: no pixel by more than a twentieth`;
+    summary.textContent = `${rank.flat.length} ${one ? "dial has" : "dials have"} no visible effect here: no pixel changes by more than a twentieth`;
   }
 
   function show(view) {

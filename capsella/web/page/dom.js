@@ -1,4 +1,4 @@
-// Elements by one call, HTML or SVG. Text is always text: names of classes come from strangers' folders.
+// Creates HTML and SVG elements. Text is never parsed as HTML, since class names may come from strangers' folders.
 
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -15,12 +15,12 @@ export function h(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** An SVG element; arguments as for `h`. */
 export function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-/** One of several choices by arrow keys, of which one takes part in the order of Tab. */
+/** Makes the arrow keys choose among the radio buttons of a group, of which only one is in the Tab order. */
 export function roveByArrows(group, choose) {
   const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
   group.addEventListener("keydown", (event) => {
@@ -38,7 +38,7 @@ export function roveByArrows(group, choose) {
   });
 }
 
-/** Buttons of which one is chosen. `labels`: what each is called. Returns the group and `set(index)`. */
+/** A group of radio buttons with these `labels`. Returns its element and `set(index)`. */
 export function choices(name, labels, choose) {
   const buttons = labels.map((label, k) =>
     h("button", { type: "button", role: "radio", "data-value": k, onclick: () => choose(k) }, label),

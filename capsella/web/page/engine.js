@@ -1,14 +1,14 @@
-// ONNX Runtime runs a decoder of convolutions, and the network itself.
+// Runs convolutional decoders, and the encoder of the network, with ONNX Runtime.
 
 function openGraph(ort, wasm, graph) {
-  ort.env.wasm.numThreads = 1; // more need an isolated page, which a file from a disk is not
+  ort.env.wasm.numThreads = 1; // more threads need cross-origin isolation, which a file on a disk does not have
   ort.env.wasm.wasmBinary = wasm;
   return ort.InferenceSession.create(graph, { executionProviders: ["wasm"] });
 }
 
 /**
- * A function `(target, pose)` that promises what the capsule of class `target` draws, all others masked: pixels in
- * [0, 1], channel by channel. `ort`: the library. `wasm`, `graph`: bytes. `classes`: how many.
+ * A function `(target, pose)` that promises the reconstruction from the capsule of class `target`, others masked: pixels
+ * in [0, 1], channel by channel. `ort`: the library. `wasm`, `graph`: bytes. `classes`: number of classes.
  */
 export async function openDecoder(ort, { wasm, graph, classes }) {
   const session = await openGraph(ort, wasm, graph);
@@ -20,7 +20,7 @@ export async function openDecoder(ort, { wasm, graph, classes }) {
   };
 }
 
-/** A function that promises `{ activations, poses }` of an image: pixels in [0, 1], of the `shape` [c h w]. */
+/** A function that promises `{ activations, poses }` for the pixels, in [0, 1], of an image of the `shape` [c h w]. */
 export async function openEncoder(ort, { wasm, graph, shape }) {
   const session = await openGraph(ort, wasm, graph);
   return async (pixels) => {

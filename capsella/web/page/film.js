@@ -4,7 +4,7 @@ import { gifenc } from "./gifenc.js";
 
 const COLOURS = 256;
 
-/** `add(canvas)` for each picture, at the upper left of the largest; then `file()`. `delay`: milliseconds of each. */
+/** Call `add(canvas)` for each picture, then `file()`. Smaller pictures are padded. `delay`: milliseconds per picture. */
 export function makeFilm(delay) {
   const pictures = [];
   return {
@@ -26,7 +26,7 @@ export function makeFilm(delay) {
   };
 }
 
-/** The pixels of a picture on as much of its own paper, the colour of its first pixel: captions grow and shrink. */
+/** The pixels of a picture, padded with the colour of its first pixel, as captions change in height. */
 function onPaper(picture, width, height) {
   const own = new Uint32Array(picture.data.buffer);
   const pixels = new Uint32Array(width * height).fill(own[0]);

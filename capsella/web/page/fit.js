@@ -1,8 +1,8 @@
-// An image file as the network takes it, as `data/reading.py` and `data/framing.py` do: fitted and resized as by Pillow.
+// Preprocesses an image file for the network like `data/reading.py` and `data/framing.py`; resizing follows Pillow.
 
-const MOST_PIXELS = 40_000_000; // as the server of `capsella explore`
+const MOST_PIXELS = 40_000_000; // the limit of the server of `capsella explore`
 
-const ONE = 2 ** 22; // Pillow’s weights are whole numbers
+const ONE = 2 ** 22; // Pillow’s weights are fixed-point numbers; this is 1
 
 function bicubic(distance) {
   const x = Math.abs(distance);
@@ -10,7 +10,7 @@ function bicubic(distance) {
   return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
 }
 
-/** For each of `count` new places in what lies between `from` and `to`: the first old place of its filter, and weights. */
+/** For each of `count` new pixels between the old positions `from` and `to`: the first old pixel of its filter, and weights. */
 function filters(length, from, to, count) {
   const scale = (to - from) / count;
   const wide = Math.max(scale, 1); // a shrinking filter looks at all pixels
@@ -24,7 +24,7 @@ function filters(length, from, to, count) {
   });
 }
 
-/** So many lines, `apart` from each other, filtered along their places, which are `step` apart; so in what comes out. */
+/** Filters `lines` lines of pixels: lines are `apart` in memory, pixels of a line `step`; `newApart`, `newStep` in the result. */
 function along(values, lines, [apart, step], [newApart, newStep], chosen) {
   const out = new Uint8ClampedArray(lines * chosen.length);
   for (let line = 0; line < lines; line++) {
@@ -37,7 +37,7 @@ function along(values, lines, [apart, step], [newApart, newStep], chosen) {
   return out;
 }
 
-/** One channel, [h w] of 0..255, as [height, width]; `fit` is for other proportions: "crop", "pad" or "squash". */
+/** One channel, [h w] of 0..255, resized to [height, width]. `fit`, for other proportions: "crop", "pad" or "squash". */
 export function resized(values, [h, w], [height, width], fit) {
   if (h === height && w === width) return Uint8ClampedArray.from(values);
   if (fit === "squash" || (fit === "pad" && w * height === h * width)) return stretched(values, [h, w], [height, width]);
@@ -54,7 +54,7 @@ function stretched(values, [h, w], [height, width]) {
   return along(narrow, width, [1, width], [1, width], filters(h, 0, h, height));
 }
 
-/** The whole in the middle, the rest in the median of the border. */
+/** The whole image in the centre, padded with the median of its border. */
 function padded(values, [h, w], [height, width]) {
   const scale = Math.min(width / w, height / h);
   const [rows, columns] = [h, w].map((side) => Math.max(1, Math.floor(side * scale + 0.5)));
@@ -67,7 +67,7 @@ function padded(values, [h, w], [height, width]) {
   return out;
 }
 
-/** Channels, each [h w] of 0..255, of RGBA pixels; grey as Pillow weighs it. */
+/** The channels, each [h w] of 0..255, of RGBA pixels; grey is computed as in Pillow. */
 export function channelsOf(rgba, channels) {
   const count = rgba.length / 4;
   const plane = (value) => Uint8ClampedArray.from({ length: count }, (_, k) => value(4 * k));
@@ -77,7 +77,7 @@ export function channelsOf(rgba, channels) {
 
 const isGrey = (rgba) => rgba.every((value, k) => k % 4 > 1 || value === rgba[k + 1]);
 
-/** What was done to a file of [h w] on its way to the network, as sentences. */
+/** Sentences on how preprocessing changed a file of [h w] pixels. */
 export function changesSaid(name, [h, w], [height, width], turnsGrey, fit) {
   const said = [];
   if (h !== height || w !== width) {
@@ -91,9 +91,9 @@ export function changesSaid(name, [h, w], [height, width], turnsGrey, fit) {
 
 const text = (bytes, from, length) => String.fromCharCode(...bytes.subarray(from, from + length));
 
-const READABLE = ["\x89PNG", "\xff\xd8\xff", "BM"]; // others can be animated, or are turned by EXIF as no browser does
+const READABLE = ["\x89PNG", "\xff\xd8\xff", "BM"]; // others can be animated, or browsers ignore their EXIF rotation
 
-/** Why a browser would show another picture than the file holds, as a sentence; or "". It takes all files for 8 bits. */
+/** Why a browser would not show the file as it is, as a sentence; or "". Browsers reduce all files to 8 bits. */
 export function notAsItIs(name, bytes) {
   if (!READABLE.some((kind) => text(bytes, 0, kind.length) === kind)) return `${name}: is damaged, or no image that this page reads: PNG, JPEG or BMP`;
   if (text(bytes, 1, 3) !== "PNG") return "";
@@ -101,7 +101,7 @@ export function notAsItIs(name, bytes) {
   return text(bytes, 37, 4) === "acTL" ? `${name}: must be a single picture, and it is animated` : "";
 }
 
-/** An image file: `values` [c h w] of 0..255, and what was `said` of the changes. */
+/** Reads an image file: `values` [c h w] of 0..255, and `said`, sentences on how it was changed. */
 export async function readFile(file, [channels, ...size], fit) {
   const problem = notAsItIs(file.name, new Uint8Array(await file.arrayBuffer()));
   if (problem) throw new Error(problem);

@@ -25,7 +25,7 @@ function worstDrawing(run) {
   return worst;
 }
 
-/** One number beside an arrow. */
+/** The picture of a neuron with one number beside a capsule with an arrow. */
 function idea() {
   const drawing = svg(
     "svg",
@@ -37,7 +37,7 @@ function idea() {
 }
 
 function header(runs, start, beside) {
-  const about = (run) => `${run.name}: ${run.network}, ${run.classes.length} classes, ${run.right[0]} of ${run.right[1]} test images right`;
+  const about = (run) => `${run.name}: ${run.network}, ${run.classes.length} classes, ${run.right[0]} of ${run.right[1]} test images correct`;
   return h(
     "header",
     {},
@@ -53,10 +53,10 @@ function header(runs, start, beside) {
 }
 
 function whence(runs) {
-  if (runs[0].server) return "capsella explore serves this page, and it asks that server alone. capsella share writes it as a file to send; capsella predict classifies folders of images.";
+  if (runs[0].server) return "This page is served by capsella explore and contacts no other server. capsella share writes it as a file to send; capsella predict classifies folders of images.";
   const inside = runs.map((run) => `${run.images.length} of the ${run.of} test images of ${run.name}`).join(" and ");
-  const own = runs.some((run) => run.looker) ? " The network is inside as well: it looks at images of your own here, and they do not leave this page." : "";
-  return `Inside this file: ${inside}.${own} It asks no other machine for anything.`;
+  const own = runs.some((run) => run.looker) ? " So is the network: it can look at your own images, which do not leave this page." : "";
+  return `Inside this file: ${inside}.${own} This page contacts no other machine.`;
 }
 
 function footer(runs) {
@@ -71,7 +71,7 @@ function footer(runs) {
   return { element: h("footer", {}, h("p", {}, text, checked)), check };
 }
 
-/** Where a run holds an image that another run shows, fetched if need be; null where it cannot be had. */
+/** The index in a run of an image that another run shows, which is fetched if necessary; null if that is impossible. */
 async function placeOf(run, facts, alike) {
   const same = run.images.findIndex((one) => (facts.wanted ? one.wanted === facts.wanted : alike && one.number === facts.number));
   if (same >= 0) return same;
@@ -79,9 +79,9 @@ async function placeOf(run, facts, alike) {
   return canBeHad ? fetchImage(run, facts.wanted ?? { number: facts.number }) : null;
 }
 
-const asked = new Map(); // run → what its network is looking at → its place in the run, promised
+const asked = new Map(); // run → requested image → promise of its index in the run
 
-/** Have the network look at an image, once; its place in the run. `wanted` is { number }, { file } or { sketch }. */
+/** Has the network encode an image, once; promises its index in the run. `wanted`: { number }, { file } or { sketch }. */
 function fetchImage(run, wanted) {
   if (!asked.has(run)) asked.set(run, new Map());
   const its = asked.get(run);
@@ -132,8 +132,8 @@ function makePage(runs, { alike }) {
     else view.pane.showAll(view.state);
     remember();
   }
-  /** What a reader chooses; a view of another run follows, but for the dials. An image that is looked at is still
-   * awaited, unless another one is chosen. */
+  /** Applies a reader's choice; a view of another run follows, except for the dials. An image that is still being
+   * encoded is awaited unless another one is chosen. */
   function choose(view, values) {
     if ("image" in values) {
       view.wishes++;
@@ -143,7 +143,7 @@ function makePage(runs, { alike }) {
     if (isOnlyDials(values)) return;
     for (const other of views) if (other !== view && other.state.run !== view.state.run) follow(other, view);
   }
-  /** Show the same image and class as another view, and change the input as it does. */
+  /** Shows the image, class and changed input of another view. */
   async function follow(view, leader) {
     const facts = runs[leader.state.run].images[leader.state.image];
     const { target, change, stop } = leader.state;
@@ -156,7 +156,7 @@ function makePage(runs, { alike }) {
       set(view, moved ? { ...values, offsets: {} } : values);
     }
   }
-  /** What was promised, or null where it is not to be had, or something else was chosen meanwhile. */
+  /** The result of a promise; null if it fails, or something else was chosen in the meantime. */
   async function when(view, promise) {
     const wish = ++view.wishes;
     view.pane.say("");
@@ -215,7 +215,7 @@ function makePage(runs, { alike }) {
     settle();
     remember();
   }
-  /** Show what the address says. */
+  /** Shows the views that the URL describes. */
   async function read() {
     const missing = runs[0].server ? missingImages(location.hash, runs) : [];
     await Promise.all(missing.map(({ run, number }) => fetchImage(runs[run], { number }).catch(() => null)));
@@ -228,7 +228,7 @@ function makePage(runs, { alike }) {
   return { views, check, read };
 }
 
-/** A file that is dropped beside the views is the first one's: a browser would leave the page for it. */
+/** A file dropped outside the views goes to the first view; otherwise the browser would open it instead of the page. */
 function takeDropsBeside(first, looks, bring) {
   for (const kind of ["dragover", "drop"]) {
     document.addEventListener(kind, (event) => {
@@ -239,7 +239,7 @@ function takeDropsBeside(first, looks, bring) {
   }
 }
 
-/** The strongest dial plays once, unless the reader likes no motion, came for a view, or does something first. */
+/** Plays the strongest dial once, unless the reader prefers reduced motion, followed a link to a view, or acts first. */
 function playOnce({ views }) {
   if (location.hash.length > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
   const timer = setTimeout(() => views[0].pane.playOnce(), 600);
@@ -250,7 +250,7 @@ function playOnce({ views }) {
   for (const kind of ["pointerdown", "keydown"]) addEventListener(kind, cancel, { once: true, capture: true });
 }
 
-/** The entropy of the couplings of the image that a run opens on, after its routing; 1 where nothing is routed. */
+/** The final coupling entropy of the image with which a run opens; 1 without routing. */
 function lastEntropy(run) {
   return run.its(run.first, `entropy${run.routed.length - 1}`)?.row().at(-1) ?? 1;
 }

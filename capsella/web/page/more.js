@@ -1,11 +1,11 @@
-// Any image, where someone can look at it: a file, a drawing; where a server is there, test images by number and class.
+// Controls for other images: a file, a drawing and, with a server, test images by number and class.
 
 import { h } from "./dom.js";
 
 const SIDE = 224; // the shorter one of the canvas; a stroke of 18 is there as thick as one of a handwritten digit at 28
 const STROKE = 18;
 
-/** The place in `tests` after `last` of an image of a class (null: of any) that is right or wrong ("": either), or -1. */
+/** The next index in `tests` after `last` of a class (null: any) and outcome, "right" or "wrong" ("": either); or -1. */
 export function nextSuch({ numbers, truth, right }, last, target, outcome) {
   const fits = (k) => (target === null || truth[k].includes(target)) && (outcome === "" || right[k] === (outcome === "right"));
   for (let step = 1; step <= numbers.length; step++) {
@@ -15,7 +15,7 @@ export function nextSuch({ numbers, truth, right }, last, target, outcome) {
   return -1;
 }
 
-/** The number that was typed of test images below `count`, `{ value }`, or why it is refused, `{ refusal }`. */
+/** The typed index of one of `count` test images, `{ value }`, or why it is refused, `{ refusal }`. */
 export function testNumber(text, count) {
   const value = Number(text.trim());
   if (text.trim() !== "" && Number.isInteger(value) && value >= 0 && value < count) return { value };
@@ -24,7 +24,7 @@ export function testNumber(text, count) {
 
 const label = (text, control) => h("label", {}, `${text} `, control);
 
-/** `size`: the rows and columns of the network's images, whose proportions the canvas has. */
+/** `size`: rows and columns of the network's images; the canvas has the same proportions. */
 function makeSketchpad(size, take) {
   const [rows, columns] = size.map((side) => Math.round((SIDE * side) / Math.min(...size)));
   const canvas = h("canvas", { class: "sketch", width: columns, height: rows, role: "img", "aria-label": "Drawing area, light on dark, for mouse, pen or finger. Without one of them, choose a file instead." });
@@ -85,7 +85,7 @@ function makeFinders(run, bring, refuse) {
     event.preventDefault();
     const before = last;
     last = nextSuch(tests, last, which.value === "" ? null : Number(which.value), outcome.value);
-    if (last < 0) refuse(`None of the ${tests.numbers.length} test images that were looked at is such a one.`);
+    if (last < 0) refuse(`None of the ${tests.numbers.length} test images that the network looked at is such an image.`);
     else bring({ number: tests.numbers[last] }, last === before ? "It is the only such image." : "");
   };
   return [
@@ -94,8 +94,8 @@ function makeFinders(run, bring, refuse) {
   ];
 }
 
-/** Where other images come from: a folded `element`, and a `pad` to draw on, if the network takes grey images.
- * `bring(wanted, note)`: `wanted` is { number }, { file } or { sketch }. */
+/** Controls to choose other images: a folded `element`, and a `pad` to draw on if the network takes grey images.
+ * `bring(wanted, note)` is called with { number }, { file } or { sketch }. */
 export function makeMore(run, bring, refuse) {
   const file = h("input", { type: "file", accept: "image/png,image/jpeg,image/bmp,image/tiff,image/gif,image/webp" });
   file.addEventListener("change", () => {
@@ -103,7 +103,7 @@ export function makeMore(run, bring, refuse) {
     file.value = ""; // so that the same file can be chosen again
   });
   const sources = run.server ? "Another image: from the test set, or from a file" : "An image of your own, from a file";
-  const whither = run.server ? "which this server forgets at once" : "which does not leave this page";
+  const whither = run.server ? "which the server does not keep" : "which does not leave this page";
   const element = h(
     "details",
     { class: "more" },

@@ -1,4 +1,4 @@
-// The network itself, where the page holds it: it looks at images of the reader's own. They do not leave the page.
+// The network inside the page, which encodes the reader's own images. They do not leave the page.
 
 import { probabilityOf, unlike } from "./certainty.js";
 import { gridOf } from "./content.js";
@@ -8,7 +8,7 @@ import { turned } from "./turned.js";
 
 const strongest = (values) => values.reduce((best, value, k) => (value > values[best] ? k : best), 0);
 
-/** Who looks at images, with the functions that `server.js` has for it, or null. `start` is for tests. */
+/** Encodes images, with the same functions as `server.js`; null if the page lacks the network. `start` is for tests. */
 export function makeNetwork(run, start) {
   if (!run.encoder) return null;
   const shape = [run.channels, ...run.size];
@@ -39,7 +39,7 @@ export function makeNetwork(run, start) {
     }
     return { facts, grids };
   }
-  /** What the network makes of an image turned, shifted and scaled. */
+  /** Activations and poses of an image turned, shifted and scaled. */
   async function changes(values, predicted) {
     const pixels = inUnits(values);
     const grids = {};

@@ -14,7 +14,7 @@ import { settledFigure, sheet } from "./saved.js";
 import { makeTools, sayTurned } from "./tools.js";
 import { aboutCertainty, aboutImage, aboutLength, isWrong, nameOf, namesOf, silence } from "./words.js";
 
-/** All that follows from a state. */
+/** Everything to show, computed from a state. */
 function viewOf(run, state) {
   const facts = run.images[state.image];
   const activations = run.its(state.image, "activations").row();
@@ -86,11 +86,11 @@ function framed(kind, words) {
 
 const arrowTo = () => h("span", { class: "to", "aria-hidden": "true" }, "→");
 
-/** The drawing beside the input, and the difference; of a pair both drawings in one. */
+/** The drawing beside the input, and their difference; for a pair, both drawings are in one picture. */
 function makeDrawing(run) {
   const drawing = framed("drawing", "drawing");
   const difference = framed("difference", "difference");
-  difference.caption.append(h("span", { class: "key" }, ": orange is drawn, not there; blue is there, not drawn"));
+  difference.caption.append(h("span", { class: "key" }, ": orange is only in the drawing; blue is only in the input"));
   const shape = [run.channels, ...(run.decoder?.size ?? run.size)];
   const pictures = { first: null, second: null };
   let view = null;
@@ -112,7 +112,7 @@ function makeDrawing(run) {
     difference.element.hidden = whole.length !== view.pixels.length;
     if (!difference.element.hidden) paintDifference(difference.canvas, whole, view.pixels, shape);
     if (pair) say(`drawing: ${run.classes[view.target]} orange, ${run.classes[view.other]} blue`);
-    else say(isSilent ? "drawing, of a silent capsule" : "drawing");
+    else say(isSilent ? "drawing of a silent capsule" : "drawing");
     return true;
   }
   const easelOf = (which) =>
@@ -148,8 +148,8 @@ function makeDrawing(run) {
 }
 
 /**
- * A run's view. `change(values)` is asked to set parts of the state, and answers with `show(state)`; `bring(wanted)`
- * is asked for an image that the page does not hold.
+ * A view of a run. It calls `change(values)` to set parts of the state, whereupon `show(state)` is called, and
+ * `bring(wanted)` to get an image that the page does not hold.
  */
 export function makePane(run, change, bring) {
   const strip = makeStrip(run, (image) => change({ image, target: null, offsets: {} }));
@@ -157,7 +157,7 @@ export function makePane(run, change, bring) {
   const say = (text) => (news.textContent = text);
   const more = run.looker && makeMore(run, bring, say);
   const certainty = h("p", { class: "certainty", role: "status" });
-  const invert = h("button", { type: "button", hidden: true, onclick: () => bringInverted(run, view.image, bring) }, "Its light and dark are those of a negative. Invert it");
+  const invert = h("button", { type: "button", hidden: true, onclick: () => bringInverted(run, view.image, bring) }, "This looks like a negative. Invert it");
   const about = h("p", { class: "about", role: "status" });
   const input = framed("input", "input");
   const drawn = makeDrawing(run);
@@ -183,7 +183,7 @@ export function makePane(run, change, bring) {
   let measured = "";
   let view = null;
 
-  /** What is in the row, with what is said of it, as a picture. */
+  /** The pictures of the row and the texts about them, as a single picture. */
   function pictured(side) {
     const pictures = (run.artist ? [input, ...drawn.figures] : [input]).filter((one) => !one.element.hidden);
     const [first, ...others] = pictures.map(({ canvas, caption }) => ({ picture: canvas, caption: caption.textContent }));
@@ -223,7 +223,7 @@ export function makePane(run, change, bring) {
   return { element, run, show, showAll, say, said: told, play: tools.play, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop, interrupt: tools.interrupt };
 }
 
-/** A file that is dropped on the view is looked at. */
+/** Has the network look at a file that is dropped on the view. */
 function takeDrops(element, bring) {
   const over = (isOver) => (event) => {
     event.preventDefault();
@@ -237,12 +237,12 @@ function takeDrops(element, bring) {
   });
 }
 
-/** The first of the files that were dropped is looked at. */
+/** Has the network look at the first of the dropped files. */
 export function takeFile([file, ...others], bring) {
   if (file) bring({ file }, others.length ? `One at a time: this is ${file.name}, the first of ${others.length + 1}.` : "");
 }
 
-/** The negative of an image of the reader's own is looked at. */
+/** Has the network look at the negative of the reader's own image. */
 function bringInverted(run, image, bring) {
   const canvas = document.createElement("canvas");
   paint(canvas, Float32Array.from(run.its(image, "images").row(), (value) => 1 - value / 255), [run.channels, ...run.size]);
@@ -253,7 +253,7 @@ function dialsHead() {
   return h(
     "p",
     { class: "hint" },
-    "One ", term("dial"), " for each number of the capsule’s ", term("pose"), ", the one that changes the drawing most first; at its sides what its ends draw. ",
+    "One ", term("dial"), " for each number of the capsule’s ", term("pose"), ", sorted by their effect on the drawing. Beside each dial are the drawings at its two ends. ",
     h("span", { class: "keys" }, "Keys: ↑ ↓ next dial, ← → turn, Enter to type, Delete back to the start."),
   );
 }

@@ -1,11 +1,11 @@
-// Point at a part: the pixels that it sees, and where it goes.
+// Point at a part to see its receptive field, and the parents it goes to.
 
 import { h } from "./dom.js";
 import { namedSlider } from "./slider.js";
 
 const HINT = "Point at the image or at a dot, or turn “Part”: which pixels a part sees, and where it goes.";
 
-/** Row and column of the part whose centre is nearest to a pixel (x, y), in a grid of `rows` and `columns`. */
+/** Row and column, in a grid of `rows` × `columns`, of the part whose centre is nearest to a pixel (x, y). */
 export function placeAt([x, y], { first, step }, [rows, columns]) {
   const along = (pixel, axis, count) => {
     const at = step[axis] ? Math.round((pixel - first[axis]) / step[axis]) : 0;
@@ -14,7 +14,7 @@ export function placeAt([x, y], { first, step }, [rows, columns]) {
   return { row: along(y, 0, rows), column: along(x, 1, columns) };
 }
 
-/** Where in an image of `size` a part looks: left, top, width, height in [0, 1], and rows and columns of `pixels`. */
+/** The receptive field of a part: left, top, width and height relative to an image of `size`, and its size in `pixels`. */
 export function fieldAt({ row, column }, { first, step, side }, size) {
   const [down, across] = [row, column].map((place, axis) => {
     const centre = first[axis] + step[axis] * place;
@@ -26,8 +26,8 @@ export function fieldAt({ row, column }, { first, step, side }, size) {
 }
 
 /**
- * The parts of a layer, as the page holds them: all at a place, { row, column }, or one that has a dot, with { type,
- * dot } besides. `here`: { image, number, iteration, voting }, of which `voting` says whether there are dots.
+ * The parts of a layer: all parts at a position, { row, column }, or a single one with a dot in the plot of votes,
+ * { row, column, type, dot }. The second argument names the image, the layer, the iteration, and whether there are dots.
  */
 export function partsOf(run, { image, number, iteration, voting }) {
   const its = (name) => run.its(image, name);
@@ -49,11 +49,11 @@ export function partsOf(run, { image, number, iteration, voting }) {
     grid: [rows, columns],
     count: voting ? its("parts").shape[0] : rows * columns,
     ofDot,
-    /** The parts in an order: by activity where they have dots, else row by row. */
+    /** The k-th part: by activity if they have dots, else row by row. */
     at: (k) => (voting ? ofDot(k) : { row: Math.floor(k / columns), column: k % columns }),
-    /** `[parent, share]` of those that get most, the most first. */
+    /** `[parent, share]` of the parents that receive most, in descending order. */
     goals: (part) => (part.dot === undefined ? goalsOfPlace(part) : goalsOfDot(part)),
-    /** Whether a dot is of a part, or of one at its place. */
+    /** Whether a dot belongs to a part, or to one of the parts at a position. */
     has: (part, dot) => (part.dot === undefined ? ofDot(dot).row === part.row && ofDot(dot).column === part.column : dot === part.dot),
   };
 }
@@ -69,7 +69,7 @@ export function shareItem(name, share, digits = 0, attributes = {}) {
   return h("li", { "data-name": name, "data-share": share, ...attributes }, `${name} `, bar, ` ${(100 * share).toFixed(digits)} %`);
 }
 
-/** Such a list for `sheet`. */
+/** The bars of such a list, for `sheet`. */
 export function barsOf(list) {
   return Array.from(list.children, (item) => ({
     name: item.dataset.name,
@@ -79,7 +79,7 @@ export function barsOf(list) {
   }));
 }
 
-/** A frame over a picture, all around it darker; `set(field)`, null for none. */
+/** A frame over a picture, which is darkened outside; `set(null)` hides it. */
 function makeFrame(canvas) {
   const frame = h("span", { class: "field", hidden: true });
   function set(field) {
@@ -89,7 +89,7 @@ function makeFrame(canvas) {
   return { element: h("div", { class: "over" }, canvas, frame), set };
 }
 
-/** Call `point(part)` for what a pointer is at, null where it left. `parts()`, `fields()`: of the layer that is shown. */
+/** Calls `point(part)` for the part under the pointer, null when it leaves. `parts()`, `fields()`: of the shown layer. */
 function listenTo(canvas, dots, { size }, parts, fields, point) {
   const overImage = (event) => {
     const box = canvas.getBoundingClientRect();
@@ -141,7 +141,7 @@ export function makeParts(run, canvas, dots) {
   function equation(part) {
     const [[parent, share]] = parts.goals(part);
     const equal = 1 / run.classes.length;
-    return `The arrow of a class is made from Σ c · vote over all parts. For ${run.classes[parent]}, c = ${share.toFixed(3)} here; if all classes got the same, c would be ${equal.toFixed(3)}.`;
+    return `The arrow of a class is made from Σ c · vote over all parts. For ${run.classes[parent]}, c = ${share.toFixed(3)} here; with equal shares, c would be ${equal.toFixed(3)}.`;
   }
   function point(part) {
     pointed = part;

@@ -1,14 +1,14 @@
-// Pixels to canvases.
+// Paints pixels on canvases.
 
 const DARKER = [40, 120, 220];
 const BRIGHTER = [240, 120, 20];
 
-/** A stereo pair, of two channels, stands side by side. */
+/** The width of the picture: the two channels of a stereo pair are side by side. */
 function widthOf([channels, , width]) {
   return channels === 2 ? 2 * width : width;
 }
 
-/** `write(data, at, k)` puts red, green, blue and opacity, 0..255, of pixel k at `at` and the three places behind it. */
+/** `write(data, at, k)` puts red, green, blue and opacity, 0..255, of pixel k at `at` to `at + 3`. */
 function fillCanvas(canvas, width, height, write) {
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d", { willReadFrequently: true }); // in the processor’s memory, as its pixels are
@@ -17,7 +17,7 @@ function fillCanvas(canvas, width, height, write) {
   context.putImageData(image, 0, 0);
 }
 
-/** Where in [c h w] the first channel of a shown pixel lies, and how far on the others are: 0 where there is one alone. */
+/** The index in [c h w] of a shown pixel's first channel, and the distance to the next channel (0 if there is one). */
 function layoutOf([channels, height, width]) {
   const area = height * width;
   const single = (k) => k;
@@ -45,7 +45,7 @@ export function paintBoth(canvas, one, other, shape) {
   });
 }
 
-/** Where a drawing is brighter than the image (orange) and darker (blue); clear where both are alike. */
+/** Where a drawing is brighter than the image (orange) or darker (blue); transparent where both are equal. */
 export function paintDifference(canvas, drawing, image, shape) {
   const { first, apart } = layoutOf(shape);
   fillCanvas(canvas, widthOf(shape), shape[1], (data, at, k) => {
@@ -63,7 +63,7 @@ export function paintDifference(canvas, drawing, image, shape) {
   });
 }
 
-/** The image in grey under what a layer sent, [height width] in [0, 1]; of a stereo pair the left one. */
+/** The image in grey under `sent`, a heat map [height width] in [0, 1]; for a stereo pair, the left image. */
 export function paintOver(canvas, image, [channels, height, width], sent) {
   const apart = channels === 3 ? height * width : 0;
   fillCanvas(canvas, width, height, (data, at, k) => {
@@ -74,7 +74,7 @@ export function paintOver(canvas, image, [channels, height, width], sent) {
   });
 }
 
-/** Values of a grid [h w] over the image, straight lines between the centres of receptive fields. */
+/** Interpolates values of a grid [h w] over the image, linearly between the centres of receptive fields. */
 export function spread(grid, [rows, columns], { first, step }, [height, width]) {
   const along = (pixel, axis, count) => {
     const at = step[axis] ? (pixel + 0.5 - first[axis]) / step[axis] : 0;

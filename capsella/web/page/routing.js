@@ -1,4 +1,4 @@
-// Routing, iteration by iteration: what went to a capsule over the image, the votes for it, and how much was decided.
+// Routing, iteration by iteration: a map of what went to a capsule, the votes for it, and how much was decided.
 
 import { choices, h, svg } from "./dom.js";
 import { term } from "./glossary.js";
@@ -8,15 +8,15 @@ import { makeSavers, sheet } from "./saved.js";
 import { namedSlider } from "./slider.js";
 import { aboutEntropy, aboutImage } from "./words.js";
 
-const NOT_HERE = "Of an image of your own, this page holds no routing. capsella explore shows it.";
-const NOTHING_ROUTED = "This network sends parts to wholes without iterations that could be shown.";
+const NOT_HERE = "This page cannot show the routing of your own images. capsella explore can.";
+const NOTHING_ROUTED = "This network has no routing iterations to show.";
 
-/** The radius of a vote's dot: its area goes with the coupling, 4 where every class gets the same share. */
+/** The radius of a vote's dot: its area is proportional to the coupling; 4 if all classes get the same share. */
 export function dotRadius(coupling, classes) {
   return Math.min(12, 4 * Math.sqrt(coupling * classes));
 }
 
-/** Votes of the most active children, the mean of each iteration, and the way that it took. */
+/** The plot of the votes of the most active children, with the path of their mean over the iterations. */
 function makeVotes(classes) {
   const dots = svg("g", { class: "dots" });
   const way = svg("path", { class: "way", d: "" });
@@ -135,7 +135,7 @@ export function makeRouting(run, change) {
     const fields = run.routed[number].fields;
     paintOver(over, view.pixels, [run.channels, ...run.size], spread(maps, grid.shape.slice(2), fields, run.size));
     const parent = run.its(state.image, `parents${number}`).row()[kept];
-    const whose = number === last ? run.classes[view.target] : `type ${parent + 1}, which gave most to what follows`;
+    const whose = number === last ? run.classes[view.target] : `type ${parent + 1}, which gave most to the next layer`;
     const [down, across] = fields.side.map((side) => Math.round(side));
     const everywhere = fields.side.every((side, axis) => side >= 0.9 * run.size[axis]);
     over.classList.toggle("everywhere", everywhere);
@@ -150,7 +150,7 @@ export function makeRouting(run, change) {
     const share = Math.round(100 * run.its(state.image, "spread").row()[kept]);
     const children = run.routed[last].children;
     const which = points.length / 2 < children ? `the ${points.length / 2} most active of ${children} parts` : `${children} parts`;
-    votesCaption.textContent = `Votes of ${which} for ${run.classes[view.target]}, in the two directions that hold ${share} % of their spread. A dot’s area is its coupling, those on the rim lie farther out; the cross is their mean.`;
+    votesCaption.textContent = `Votes of ${which} for ${run.classes[view.target]}, in the two directions with ${share} % of their variance. A dot’s area is its coupling; dots on the rim belong farther out. The cross is the mean.`;
   }
 
   function showEntropies(entropy, iteration) {

@@ -1,4 +1,4 @@
-// Pictures of a part of the page, as PNG, and through several steps as GIF.
+// Saves parts of the page as PNG, and sweeps of a dial as GIF.
 
 import { h } from "./dom.js";
 import { makeFilm } from "./film.js";
@@ -9,7 +9,7 @@ const GAP = 20;
 const LINE = 22;
 const TINTED = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity", "font-size", "font-family", "text-anchor", "display"];
 
-/** An SVG on the page as a picture, with the colours that it has there. */
+/** An SVG of the page as an image, with its computed colours. */
 async function rendered(svg, width, height) {
   const copy = svg.cloneNode(true);
   const inside = [...copy.querySelectorAll("*")];
@@ -35,7 +35,7 @@ export function wrapped(text, width, measure) {
   return lines;
 }
 
-/** Sides of a picture in a box that is `side` high and up to twice as wide. */
+/** Width and height of a picture scaled into a box that is `side` high and, for wide pictures, twice as wide. */
 export function fitted([width, height], side) {
   const scale = Math.min(side / height, (width > height ? 2 * side : side) / width);
   return [Math.round(width * scale), Math.round(height * scale)];
@@ -84,8 +84,8 @@ function inkOf(element) {
 }
 
 /**
- * A canvas with figures in a row and lines of text below. A figure is { picture, caption, field }, a canvas or an SVG
- * of the page and what is framed in it, or { bars, caption }, each bar { name, share, text, chosen }.
+ * A canvas with figures in a row and lines of text below. A figure is { picture, caption, field }, with a canvas or an
+ * SVG of the page and the frame to draw on it, or { bars, caption }, with bars { name, share, text, chosen }.
  */
 export async function sheet(figures, lines, side) {
   const ink = inkOf(document.body);
@@ -120,7 +120,7 @@ export async function sheet(figures, lines, side) {
   return out;
 }
 
-/** When a figure shows the drawing that was asked for last; an error where there will be none. */
+/** Resolves when a figure shows the drawing that was requested last; rejects if there will be none. */
 export async function settledFigure(figure, caption) {
   const is = (how) => figure.classList.contains(how);
   while (is("late")) await new Promise((done) => setTimeout(done, 20));
@@ -133,14 +133,14 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
-/** A GIF of a sweep: { count, show(k), settled(), back(), fits() }; `fits` says whether it still shows what it began with. */
+/** A GIF of a sweep: { count, show(k), settled(), back(), fits() }; `fits`: whether image and class are still the same. */
 async function filmed({ count, show, settled, back, fits }, drawn) {
   const film = makeFilm(FRAME_MILLISECONDS);
   try {
     for (let k = 0; k < count; k++) {
       show(k);
       await settled();
-      await new Promise((done) => setTimeout(done)); // the page gets its turn
+      await new Promise((done) => setTimeout(done)); // the page may handle events
       if (!fits()) throw new Error("another image or class was chosen");
       film.add(await drawn(SIDES.gif));
     }
@@ -151,8 +151,9 @@ async function filmed({ count, show, settled, back, fits }, drawn) {
 }
 
 /**
- * Buttons that save what `drawn(side)` promises, a canvas: as PNG; and as GIF where there is a `sweep()`, which is what
- * `filmed` takes, `called` besides. `name`: of the files. `labels`: of the buttons. `tell(text)`: what became of it.
+ * Buttons that save the canvas that `drawn(side)` promises, as PNG and, if there is a `sweep()`, as GIF. `sweep` returns
+ * the argument of `filmed`, with a name `called`. `name`: stem of the files. `labels`: of the buttons. `tell(text)`
+ * reports what was saved.
  */
 export function makeSavers(name, labels, drawn, sweep, tell) {
   async function record() {

@@ -1,4 +1,4 @@
-// What needs Python is asked of the server that this page came from. A page that was sent has none.
+// Requests to the server that served this page, for whatever needs Python. A shared file has no server.
 
 import { readArrays, unpacked } from "./content.js";
 
@@ -13,16 +13,16 @@ async function answered(address, options) {
     if (response.ok && response.headers.get("content-type") === BYTES) return await response.arrayBuffer();
     said = await response.json();
   } catch {
-    throw new Error(response ? `The server says nothing that can be read (${response.status}).` : GONE);
+    throw new Error(response ? `The server’s response cannot be read (status ${response.status}).` : GONE);
   }
   if (!response.ok) throw new Error(said.error);
   return said;
 }
 
-/** What the page holds, as a buffer: sent as it is, so that nothing is to be unpacked. */
+/** The arrays of the page as a buffer, which is not compressed. */
 export const askArrays = () => answered("api/arrays");
 
-/** Questions about a run to the server, or null where `facts` tell of none. Each is a promise; errors are sentences. */
+/** Functions that send requests about a run to the server, and return promises; null if `facts` name no server. */
 export function makeServer(facts, run) {
   if (!facts.server) return null;
   const of = (what) => `api/runs/${run}/${what}`;
@@ -30,7 +30,7 @@ export function makeServer(facts, run) {
   const grids = async (answer) => readArrays(answer.arrays, await unpacked(answer.data), "0/");
   const image = async (answer) => ({ facts: answer.image, grids: await grids(answer) });
   return {
-    /** What can be found in the test images: `numbers`, `truth`, `right`. */
+    /** By what test images can be found: `numbers`, `truth`, `right`. */
     tests: facts.server.tests[run],
     image: async (number) => image(await answered(of(`images/${number}`))),
     async file(file) {

@@ -2,9 +2,9 @@
 
 import { h } from "./dom.js";
 
-const LEAST_SWIPE = 8; // pixels before a finger's way is told
+const LEAST_SWIPE = 8; // pixels after which the direction of a swipe is decided
 
-/** Whether a finger that moved so far turns (true), scrolls (false), or has not shown yet (null). */
+/** Whether a finger that moved by (dx, dy) turns the slider (true), scrolls the page (false), or is undecided (null). */
 export function isTurn(dx, dy) {
   if (Math.hypot(dx, dy) < LEAST_SWIPE) return null;
   return Math.abs(dx) > Math.abs(dy);

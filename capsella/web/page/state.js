@@ -1,6 +1,6 @@
-// What a view shows, and the same as the part of the address after #, so that a view can be sent.
+// The state of a view, also as the part of the URL after #, so that a link to it can be sent.
 
-/** An image, its strongest class, dials at zero. */
+/** The initial state: an image with its predicted class, dials at zero. */
 export function firstState(run = 0, image = 0) {
   return { run, image, target: null, offsets: {}, change: 0, stop: null, layer: null, iteration: null };
 }
@@ -21,7 +21,7 @@ function dialsOf(text, count, most) {
   return offsets;
 }
 
-/** One view; what the text does not say, or says wrongly, is as at first. Dials are numbered from 1. */
+/** The state that a text describes; missing or invalid values stay as in `firstState`. Dials are numbered from 1. */
 export function parseView(text, runs) {
   const said = new URLSearchParams(text);
   const number = whole(said.get("run"), runs.length) ?? 0;
@@ -53,17 +53,17 @@ function formatView(state, runs) {
   return said.join("&");
 }
 
-/** One view or two, of what stands after #. */
+/** The states of one or two views from the part of a URL after #. */
 export function parseHash(hash, runs) {
   return hash.replace(/^#/, "").split("|").slice(0, 2).map((text) => parseView(text, runs));
 }
 
-/** What stands after #, for one view or two. */
+/** The part of a URL after # for one or two views. */
 export function formatHash(states, runs) {
   return states.map((state) => formatView(state, runs)).join("|");
 }
 
-/** Test images that an address names and that the page does not hold: [{ run, number }]. */
+/** Test images that a URL names but the page does not contain: [{ run, number }]. */
 export function missingImages(hash, runs) {
   return hash.replace(/^#/, "").split("|").slice(0, 2).flatMap((text) => {
     const said = new URLSearchParams(text);

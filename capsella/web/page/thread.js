@@ -1,4 +1,4 @@
-// A thread of its own for what takes long, so that the page can scroll meanwhile: ONNX Runtime, as the page holds it.
+// Runs ONNX Runtime in a worker thread, so that the page stays responsive.
 
 function startThread({ library, worker, wasm }, opens, parts) {
   const thread = new Worker(URL.createObjectURL(new Blob([worker], { type: "text/javascript" })));
@@ -7,13 +7,14 @@ function startThread({ library, worker, wasm }, opens, parts) {
 }
 
 /**
- * `ask(question, urgent)` promises the answer of what `worker.js` opens by that name with these `parts`. One question
- * goes at a time, what is urgent first; the thread starts with the first. `start` is for tests.
+ * `ask(question, urgent)` promises the answer of the graph that `worker.js` opens: `opens` is "decoder" or "encoder",
+ * `parts` its arguments. Questions are answered one at a time, urgent ones first. The first one starts the thread.
+ * `start` is for tests.
  */
 export function makeThread(engine, opens, parts, start = startThread) {
   const jobs = [];
   let thread = null;
-  let current = null; // what the thread works at; at first that it opens
+  let current = null; // the job that the thread works on; at first, opening the graph
 
   function next() {
     current = jobs.shift() ?? null;
@@ -31,7 +32,7 @@ export function makeThread(engine, opens, parts, start = startThread) {
       for (const job of [current, ...jobs.splice(0)]) job?.reject(new Error(`the thread of the network ended: ${event.message}`));
       current = null;
       thread.terminate?.();
-      thread = null; // the next question opens another
+      thread = null; // the next question starts another one
     };
   }
   return {

@@ -1,4 +1,4 @@
-// Below the dials: play, reset, save as PNG or GIF, send.
+// The buttons below the dials: play, reset, save as PNG or GIF, copy a link.
 
 import { h } from "./dom.js";
 import { makeSavers } from "./saved.js";
@@ -7,7 +7,7 @@ import { signed } from "./words.js";
 const PLAY_SECONDS = 3;
 const FRAMES = 24; // from the middle to one end, to the other, and back
 
-/** The way of a dial at a part of a sweep, both in [0, 1]. */
+/** The value of a dial, in [−1, 1], after a fraction of a sweep. */
 const sweepAt = (part) => Math.sin(2 * Math.PI * part);
 
 function makeSender(run, tell, sendable) {
@@ -15,24 +15,24 @@ function makeSender(run, tell, sendable) {
     try {
       await navigator.clipboard.writeText(location.href);
       const whoever = run.server ? "reaches this server" : "has this file";
-      tell(`The link is copied. Whoever ${whoever} sees the same view with what stands after #.${sendable() ? "" : " Your own image is not in it."}`);
+      tell(`The link is copied. Whoever ${whoever} sees the same view with it, or with its part after #.${sendable() ? "" : " Your own image is not in it."}`);
     } catch {
-      tell("This browser does not let the page copy. The link stands in the address bar.");
+      tell("This browser does not allow copying. The link is in the address bar.");
     }
   };
 }
 
-/** Play, reset, save and send. `drawn(side)` promises a canvas with the view; `settled()` that it is drawn. */
+/** The buttons. `drawn(side)` promises a canvas with the view; `settled()` resolves when the view is drawn. */
 export function makeTools(run, dials, change, { drawn, settled }) {
   const said = h("p", { class: "told", role: "status" });
   const tell = (text) => (said.textContent = text);
   const button = (text, act) => h("button", { type: "button", onclick: act }, text);
   let playing = null;
-  let back = null; // puts the dial that plays where it was
+  let back = null; // restores the dial that plays
   let view = null;
-  let lastTurned = null; // a dial, by its number
+  let lastTurned = null; // index of a dial
   const play = button("Play the strongest dial", () => (playing === null ? start() : stop()));
-  const reset = button("All dials back", () => change({ offsets: null }));
+  const reset = button("Reset all dials", () => change({ offsets: null }));
   const labels = { png: "Save the picture (PNG)", gif: "Save the sweep of a dial (GIF)" };
   const savers = makeSavers(run.name, labels, drawn, dials && sweep, tell);
   const send = button("Copy the link to this view", makeSender(run, tell, () => view.facts.number !== null));
@@ -68,7 +68,7 @@ export function makeTools(run, dials, change, { drawn, settled }) {
     stop();
     back();
   }
-  /** The dial that was turned last, or the strongest, through its whole range; then it is as before. */
+  /** A sweep of the dial that was turned last, or of the strongest, through its whole range and back. */
   function sweep() {
     stop();
     const dial = lastTurned ?? dials.strongest();

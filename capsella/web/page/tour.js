@@ -1,9 +1,9 @@
-// Five steps on the image that is shown: what a capsule is, its length, its dials, a changed input, routing.
+// A tour in five steps about the shown image: what a capsule is, its length, its dials, a changed input, routing.
 
 import { h } from "./dom.js";
 import { plain } from "./words.js";
 
-/** Each step: where to look, what to do there, and what to say about it. `pane`: of the first view. */
+/** The steps: `css` selects the element, `act` does something on the pane, `say` returns the text. */
 const STEPS = [
   {
     css: ".row",
@@ -30,11 +30,11 @@ const STEPS = [
   },
   {
     css: ".routing",
-    say: ({ routing }) => `How the parts of the image chose their class: each votes, and routing gives more weight to votes that agree. ${routing}`,
+    say: ({ routing }) => `How the parts of the image choose a class: each part votes, and routing gives more weight to votes that agree. ${routing}`,
   },
 ];
 
-/** A button that begins the tour; `first()` is the view it is about, `choose(view, values)` changes that. */
+/** A button that starts the tour. `first()`: the view that it is about. `choose(view, values)` changes a view. */
 export function makeTour(first, choose) {
   const text = h("p", { role: "status" });
   const button = (label, act) => h("button", { type: "button", onclick: act }, label);

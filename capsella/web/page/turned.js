@@ -1,8 +1,8 @@
-// Images turned, shifted and scaled about their centre, as `turned.py` does it.
+// Turns, shifts and scales images about their centre, as `change_images` in `images.py`.
 
 const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 
-/** Pixels [c h w] of an image changed by an amount; what comes in repeats the border. */
+/** The pixels [c h w] of a changed image, with the border repeated. */
 export function turned(pixels, [channels, height, width], name, amount) {
   const angle = name === "turn" ? (amount * Math.PI) / 180 : 0;
   const zoom = name === "scale" ? amount / 100 : 1;

@@ -1,4 +1,4 @@
-// Numbers and sentences.
+// Formats numbers and sentences.
 
 /** "+0.12", "−0.05", "0". */
 export function signed(value, digits = 2) {
@@ -12,7 +12,7 @@ export function plain(value, digits = 2) {
   return (value < 0 ? "−" : "") + Math.abs(value).toFixed(digits);
 }
 
-/** A number that was typed, `{ value }`, or why it is refused, `{ refusal }`. A comma may stand for the point. */
+/** A typed number, `{ value }`, or why it is refused, `{ refusal }`. The decimal separator may be a comma. */
 export function typed(text, name, most) {
   const value = Number(text.trim().replace(",", ".").replace("−", "-")); // an empty field is 0
   if (!Number.isFinite(value)) {
@@ -34,12 +34,12 @@ export function nameOf(facts) {
   return facts.number === null ? facts.title : `Test image ${facts.number}`;
 }
 
-/** Whether the network takes an image for something else; false where nobody knows. */
+/** Whether the network misclassifies an image; false if its class is unknown. */
 export function isWrong({ truth, taken }) {
   return truth.length > 0 && [...truth].sort().join() !== [...taken].sort().join();
 }
 
-/** What is known of an image, and what the network makes of it. */
+/** Sentences on an image's true and predicted class. */
 export function aboutImage(run, facts, activations) {
   const { truth, taken, predicted } = facts;
   const called = nameOf(facts);
@@ -53,14 +53,14 @@ export function aboutImage(run, facts, activations) {
   return `${is}${verdict}: ${whose} ${sure} of 1.`;
 }
 
-/** What is known beside the activations: the calibrated probability, and whether the image is like those of training. */
+/** Sentences on the calibrated probability and the OOD check. */
 export function aboutCertainty({ probability, unlike }) {
   const sure = probability === undefined ? "" : `Calibrated probability ${plain(probability)}. `;
   const distribution = unlike === undefined ? "" : unlike ? `Out of distribution: ${unlike}. Do not trust the answer.` : "In distribution: like the training images.";
   return `${sure}${distribution}`.trim();
 }
 
-/** What is to be seen of a pose as the input goes from end to end: `angle` in degrees; `loss` of the capsule's length. */
+/** A sentence on how the pose follows a change of the input. `angle`: in degrees. `loss`: change of the length, ≤ 0. */
 export function aboutFollowing({ name, unit, amounts }, angle, loss) {
   const way = `${{ turn: "turn", shift: "shift", scale: "change of size" }[name]} of ${plain(amounts[amounts.length - 1] - amounts[0], 0)}${unit}`;
   const sure = loss > -0.1 ? "and the capsule stays as sure" : `but the capsule becomes less sure, by up to ${plain(-loss)}`;
@@ -68,32 +68,32 @@ export function aboutFollowing({ name, unit, amounts }, angle, loss) {
   return `Here the pose follows: its direction changes by ${plain(angle, 0)}° over a ${way}, ${sure}.`;
 }
 
-/** Why a drawing is not to be believed, or "". */
+/** Why a drawing must not be trusted, or "". */
 export function silence(run, target, activations) {
   if (activations[target] >= run.silent) return "";
   const name = run.classes[target];
   return `The capsule of ${name} is silent (${plain(activations[target])}): the network sees no ${name} here. What it draws says nothing about this image.`;
 }
 
-/** What the dials do to the length, and whose word that is. */
+/** Sentences on how the dials change the length, and what that means. */
 export function aboutLength(run, view) {
   const again = "The network does not look at this drawing again.";
   if (!run.lengthIsActivation) {
-    return `How sure this network is stands beside the pose, so the dials leave it at ${plain(view.activation)}. ${again}`;
+    return `This network does not compute how sure it is from the pose, so the dials leave it at ${plain(view.activation)}. ${again}`;
   }
   if (view.turnedDials === 0) return `Turn a dial: arrow and drawing follow. ${again}`;
   const sure = Math.min(view.turnedLength, 1);
   return `Length ${plain(view.length)} → ${plain(sure)}, from the dials alone. ${again}`;
 }
 
-/** How much the last layer's routing decided, and whether that is next to nothing. */
+/** A sentence on how much a layer's routing decided, and whether that is almost nothing. */
 export function aboutEntropy(entropy) {
   const last = entropy[entropy.length - 1];
   if (Number.isNaN(last)) return { nothing: true, text: "There is one parent here, so routing had nothing to decide." };
   const of = `Entropy of the couplings: ${last.toFixed(4)} of 1.`;
   if (last > 0.99) {
-    return { nothing: true, text: `Routing decided almost nothing here: each part shared itself out nearly evenly. ${of}` };
+    return { nothing: true, text: `Routing decided almost nothing here: each part was shared nearly evenly. ${of}` };
   }
-  if (last > 0.9) return { nothing: false, text: `Routing decided a little here: parts leant to one side. ${of}` };
-  return { nothing: false, text: `Routing decided something here: parts chose where to go. ${of}` };
+  if (last > 0.9) return { nothing: false, text: `Routing decided a little here: parts slightly preferred some capsules. ${of}` };
+  return { nothing: false, text: `Routing decided something here: parts preferred some capsules. ${of}` };
 }

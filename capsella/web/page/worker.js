@@ -1,4 +1,4 @@
-// A thread that runs a graph. First it is told what to open, then one question at a time.
+// A worker thread that runs an ONNX graph. The first message says which one to open, each further one is a question.
 
 import { openDecoder, openEncoder } from "./engine.js";
 
@@ -7,7 +7,7 @@ let opened = null;
 
 async function answer({ library, opens, question, ...parts }) {
   if (!library) return (await opened)(...question);
-  const address = URL.createObjectURL(new Blob([library], { type: "text/javascript" })); // a page from a disk shares none
+  const address = URL.createObjectURL(new Blob([library], { type: "text/javascript" })); // made here, since a page from a disk shares no blob URLs with workers
   opened = import(address).then((ort) => OPENERS[opens](ort, parts));
   return opened.then(() => null);
 }
