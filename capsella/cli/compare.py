@@ -1,13 +1,16 @@
 """`capsella compare`."""
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import Field, dataclass, fields, replace
+from typing import Annotated, Any
 
 from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import console, show
 from capsella.errors import check_argument
 from capsella.experiments.compare.options import CommonComparisonOptions, ComparisonOptions
 from capsella.ray_cluster import ClusterOptions, ray_session
+
+FOR_DOMAINS = ("recipes", "train_on", "epochs")  # flags for several domains only
+FOR_BOTH = ("seeds", "size", "channels", "classes", "group", "skip_broken", "accelerator", "out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,9 @@ def run(arguments: list[str]) -> None:
     if len(command.images) > 1:
         _compare_domains(command)
         return
+    for field in fields(command):
+        if field.name in FOR_DOMAINS:
+            _check_default(command, field, "a single folder")
 
     from capsella.experiments.compare import compare, make_plan, write_report
     from capsella.experiments.compare.results import check_shortcuts
@@ -65,13 +71,20 @@ def run(arguments: list[str]) -> None:
         print(f"Report: {report}")
 
 
+def _check_default(options: object, field: Field[Any], what: str) -> None:
+    value = getattr(options, field.name)
+    check_argument(value == field.default, f"be left out for {what}", **{field.name: value})
+
+
 def _compare_domains(command: Compare) -> None:
     """Train what is missing, test, and print the table."""
     from capsella.experiments.compare import DomainOptions, compare_domains
 
     options = command.options
     check_argument(command.train_on in (None, "one", "others"), "be one or others", train_on=command.train_on)
-    check_argument(options.folds is None, "be left out for several domains", folds=options.folds)
+    for field in fields(options):
+        if field.name not in FOR_BOTH:
+            _check_default(options, field, "several domains")
     settings = DomainOptions(
         command.images,
         recipes=command.recipes,

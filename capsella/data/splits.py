@@ -119,12 +119,12 @@ class Splits:
         object.__setattr__(held_back, "test", HeldBack(self.test.files))
         return held_back
 
-    def digests(self) -> dict[str, str]:
+    def digests(self, *, test: bool = False) -> dict[str, str]:
         """Return for train and validation the number of images and a digest of their names, classes and contents.
 
-        Equal digests mean the same split of the same files.
+        Equal digests mean the same split of the same files. With `test`, the test images count, too.
         """
-        seen = {"train": self.train, "validation": self.validation}
+        seen = self.named() if test else {"train": self.train, "validation": self.validation}
         return {split: f"{len(images)} {_digest(images)}" for split, images in seen.items()}
 
     def _check_alike(self, split: str, images: LabelledImages) -> None:

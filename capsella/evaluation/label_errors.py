@@ -35,8 +35,8 @@ class LabelRanking(NamedTuple):
 def rank_labels(labels: Int[np.ndarray, " n"], probabilities: Float[np.ndarray, "n classes"]) -> LabelRanking:
     """Rank images by the margin of their label, and mark labels that are probably wrong.
 
-    A class counts as confident for an image if its probability is at least the mean probability of that class over the
-    images labelled with it. An image is suspect if its most probable confident class is not its label.
+    A class is confident for an image if its probability is at least the mean that images labelled so have. An image is
+    suspect if neither its most probable class nor its most probable confident class is its label.
 
     >>> probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.95, 0.05]])
     >>> rank_labels(np.array([0, 0, 1, 1]), probabilities).suspects
@@ -52,6 +52,7 @@ def rank_labels(labels: Int[np.ndarray, " n"], probabilities: Float[np.ndarray, 
     others[rows, labels] = -1.0
     margin = probabilities[rows, labels] - others.max(1)
     is_suspect = (confident.max(1) >= 0) & (confident.argmax(1) != labels)
+    is_suspect &= probabilities.argmax(1) != labels
     return LabelRanking(np.argsort(margin, kind="stable"), others.argmax(1), margin, is_suspect)
 
 

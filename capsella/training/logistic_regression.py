@@ -11,7 +11,7 @@ from torch import nn
 
 from capsella.data import ImageSet, LabelledImages, batches, evenly, single_images
 from capsella.data.batching import even_shares
-from capsella.errors import check_argument
+from capsella.errors import check_argument, warn_once
 from capsella.models import ImageClassifier
 from capsella.models.backbones import Backbone
 from capsella.models.inference import inference
@@ -19,6 +19,7 @@ from capsella.training.balance import classes_of_domains
 from capsella.training.config import Balance
 
 INVERSE_STRENGTHS = tuple(10.0**power for power in range(-5, 1))  # scikit-learn's C
+DEFAULT_C = 1e-2  # where no image can be held out
 CV_FOLDS, MOST_CV_IMAGES, ITERATIONS = 4, 4_000, 300
 FLOOR = 1e-12  # the smallest probability in a log loss
 
@@ -104,7 +105,7 @@ def _choose_c(
     weights: Float[np.ndarray, " n"],
     groups: Int[np.ndarray, " n"] | None,
 ) -> float:
-    """Return the inverse strength with the lowest cross-validated log loss."""
+    """Return the inverse strength with the lowest cross-validated log loss, or `DEFAULT_C` if none can be measured."""
     from sklearn.linear_model import LogisticRegression
 
     few = evenly(len(labels), MOST_CV_IMAGES).numpy()
@@ -116,10 +117,16 @@ def _choose_c(
             column, known = np.full(labels.max() + 1, -1), np.unique(labels[train])
             column[known] = np.arange(len(known))
             held = held[column[labels[held]] >= 0]  # a class without a training image has no probability
+            if not len(held):
+                continue
             for index, c in enumerate(INVERSE_STRENGTHS):
                 fit = LogisticRegression(C=c, max_iter=ITERATIONS).fit(features[train], labels[train], weights[train])
                 true = fit.predict_proba(features[held])[np.arange(len(held)), column[labels[held]]]
                 losses[index] -= float((weights[held] * np.log(np.maximum(true, FLOOR))).sum())
+    if not losses.any():
+        text = f"too few images or groups to cross-validate the logistic regression; it uses C = {DEFAULT_C}"
+        warn_once("no cross-validation", text)
+        return DEFAULT_C
     return INVERSE_STRENGTHS[int(losses.argmin())]
 
 

@@ -44,6 +44,11 @@ def test_a_class_without_images_is_proposed_only_by_probability():
         rank_labels(np.array([0, 1]), np.zeros((3, 2)))
 
 
+def test_the_most_probable_class_is_not_suspect():
+    first = np.array([0.95, 0.95, 0.55, 0.6, 0.6])  # 0.45 is much for the second class, whose images have 0.4
+    assert not rank_labels(np.array([0, 0, 0, 1, 1]), np.stack([first, 1 - first], 1)).is_suspect.any()
+
+
 def test_the_file(tmp_path):
     labels, probabilities, _ = noisy(1, images=30, wrong=3)
     ranking, names = rank_labels(labels, probabilities), tuple("abcde")

@@ -9,11 +9,11 @@ from rich.console import Console
 
 import capsella.papers  # noqa: F401  registers the recipes
 from capsella.data import FolderData, ImageSet
-from capsella.errors import ArgumentError
+from capsella.errors import ArgumentError, CapsellaWarning
 from capsella.evaluation import evaluate
 from capsella.models import create_model
 from capsella.training import load_run, train
-from capsella.training.logistic_regression import fit_head
+from capsella.training.logistic_regression import DEFAULT_C, fit_head
 from capsella.training.registry import get_recipe
 
 
@@ -46,6 +46,16 @@ def test_the_network_predicts_as_the_regression(backbone, counts):
     assert -float(true.log().mean()) == pytest.approx(fit.loss, abs=1e-4)
     assert evaluate(model, coloured(counts, seed=1)).error < 20
     assert all(torch.equal(value, before[name]) for name, value in model.network[0].state_dict().items())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_with_one_group_per_class_nothing_can_be_held_out(backbone, monkeypatch, classes):
+    monkeypatch.setattr("capsella.errors._warned", set())
+    images = coloured((6,) * classes)
+    images = replace(images, metadata={"group": images.labels})
+    model = create_model("backbone_linear", backbone=backbone, image_size=20, channels=3, classes=images.classes)
+    with pytest.warns(CapsellaWarning):
+        assert fit_head(model, images, "none", 8).c == DEFAULT_C
 
 
 def test_an_ordinary_run(backbone, image_folder, tmp_path):

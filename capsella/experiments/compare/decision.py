@@ -22,7 +22,7 @@ from capsella.experiments.compare.contenders import FAMILIES, Family
 from capsella.experiments.compare.plan import Measure
 
 Correct = Bool[np.ndarray, "seeds images"]
-Reason = Literal["winner", "ahead", "faster", "only useful", "none useful", "none complete", "none fast"]
+Reason = Literal["winner", "ahead", "best useful", "faster", "only useful", "none useful", "none complete", "none fast"]
 MIN_IMAGES = 5  # test images of a class that is never found: with fewer, a good network may miss all by chance
 
 
@@ -236,7 +236,7 @@ def _recommend(
         return None, "none fast"
     best = _best(setting, fast)
     behind = {
-        network.name: setting.difference(best.correct, network.correct) for network in fast if network is not best
+        network.name: setting.difference(best.correct, network.correct) for network in finalists if network is not best
     }
     near = [
         network
@@ -248,4 +248,6 @@ def _recommend(
         return chosen, "only useful"
     if chosen is not best:
         return chosen, "faster"
+    if any(interval.estimate < 0 for interval in behind.values()):
+        return best, "best useful"  # a more accurate one misses a class, is too slow, or does not beat chance
     return best, "winner" if all(interval.low > 0 for interval in behind.values()) else "ahead"

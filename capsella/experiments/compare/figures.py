@@ -38,7 +38,7 @@ def curve_figure(curves: Mapping[str, Mapping[int, Interval]], measure: str) -> 
         axes.errorbar(
             images, 100 * means, yerr=100 * reach, fmt="o-", color=f"C{number % 10}", capsize=4, label=shorten(name, 34)
         )
-    ticks: Sequence[int] = list(next(iter(curves.values())))
+    ticks: Sequence[int] = max(map(list, curves.values()), key=len)
     axes.set(xlabel="training images", ylabel=f"{measure} %", xscale="log")
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.minorticks_off()

@@ -27,7 +27,7 @@ from capsella.data import (
 )
 from capsella.data.catalogue import largest_side
 from capsella.data.images import join
-from capsella.data.loaded_source import load_source
+from capsella.data.loaded_source import LoadedSource, load_source
 from capsella.data.options import FileData
 from capsella.data.splits import UNUSED
 from capsella.errors import ArgumentError, CapsellaError, near_names, warn_once
@@ -193,8 +193,8 @@ def make_plan(options: ComparisonOptions) -> Plan:
     another latency limit. A dry run ignores what is there.
 
     Raises:
-        ArgumentError: a network is unknown or cannot take the images, or the time is too short.
-        CapsellaError: the images cannot be read or split, or the folder holds another comparison.
+        ArgumentError: an unknown network, one that cannot take the images, or too little time.
+        CapsellaError: images that cannot be read or split; another comparison is in the folder; the images changed.
     """
     options.data.check_outside(options.output)
     begun = None if options.dry_run else _begun_with(options)
@@ -209,6 +209,8 @@ def make_plan(options: ComparisonOptions) -> Plan:
             choose_precision(options.accelerator).precision if options.precision == "auto" else options.precision
         )
         names = network_names(options.networks)
+    elif begun.get("images") != _digests(folds):
+        raise CapsellaError("the images have changed since this comparison began; choose another --out")
     else:
         names, balance, precision = begun["networks"], begun["balance"], begun["precision"]
     contenders = tuple(make_contenders(names, options, splits, side, balance, precision))
@@ -234,6 +236,7 @@ def begin(plan: Plan) -> None:
         path,
         {
             "options": plan.options.to_dict(),
+            "images": _digests(plan.folds),
             "networks": [contender.name for contender in plan.contenders],
             "costs": plan.costs,
             "fractions": plan.fractions,
@@ -242,6 +245,11 @@ def begin(plan: Plan) -> None:
             "precision": recipe.precision,
         },
     )
+
+
+def _digests(folds: Sequence[Fold]) -> list[dict[str, str]]:
+    """Return digests of the images of each fold."""
+    return [fold.splits.digests(test=True) for fold in folds]
 
 
 def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
@@ -286,7 +294,9 @@ def _sized(options: ComparisonOptions) -> tuple[DataOptions, int]:
 def _folds(options: ComparisonOptions, data: DataOptions) -> Iterator[Fold]:
     """Yield the folds, or the one split; by default there are fewer folds if a class has fewer images than folds."""
     source = load_source(data)
-    images = sum(len(images) for images in source.source.named().values())
+    if options.classes:
+        _keep_classes(source, options.classes)
+    images = sum(map(len, source.rows.values()))
     number = options.folds
     if number is None:
         is_split = source.source.test is not None or options.split_file is not None
@@ -301,45 +311,35 @@ def _folds(options: ComparisonOptions, data: DataOptions) -> Iterator[Fold]:
             warn_once("few folds", f"{number} folds instead of {FOLDS}, because a class has so few images")
     for fold in range(number):
         each = data if number == 1 else replace(data, folds=number, fold=fold)
-        yield _of_classes(Fold(source.split(each), source.table(each)), options.classes)
+        yield Fold(source.split(each), source.table(each))
 
 
-def _of_classes(fold: Fold, classes: Sequence[str]) -> Fold:
-    """Return a fold with some classes only; the images of the others are unused."""
-    if not classes:
-        return fold
+def _keep_classes(source: LoadedSource, classes: Sequence[str]) -> None:
+    """Leave the other classes out before the images are split, so that they cannot hinder it."""
     for name in classes:
-        if name not in fold.splits.classes:
-            raise ArgumentError("classes", "be classes of the images", name, near_names(name, fold.splits.classes))
-    rows = dict(fold.table.rows)
-    for key, label in _labels(fold):
-        if fold.splits.classes[label] not in classes:
-            rows[key] = rows[key]._replace(split=UNUSED)
-    order = [name for name in fold.splits.classes if name in classes]
-    sets: dict[str, Any] = {
-        name: single_images(images, "comparisons").of_classes(order) for name, images in fold.splits.named().items()
-    }
-    return Fold(replace(fold.splits, **sets), fold.table._replace(rows=rows))
-
-
-def _labels(fold: Fold) -> Iterator[tuple[str, int]]:
-    """Yield the key of each image in the split file, and its class."""
-    for split, images in fold.splits.named().items():
-        keys = [key for key, row in fold.table.rows.items() if row.split == split]
-        yield from zip(keys, images.labels.tolist(), strict=True)
+        if name not in source.classes:
+            raise ArgumentError("classes", "be classes of the images", name, near_names(name, source.classes))
+    source.classes = tuple(name for name in source.classes if name in classes)
+    labels, kept = source.images.labels, torch.tensor([source.images.classes.index(name) for name in source.classes])
+    source.rows = {split: rows[torch.isin(labels[rows], kept)] for split, rows in source.rows.items()}
 
 
 def _with_share(fold: Fold, share: float) -> SplitTable:
     """Return the table with a fraction of each class's training images; the others become unused.
 
-    The images of a smaller fraction are among those of a larger one.
+    Groups are drawn whole, at least one per class. The images of a smaller fraction are among those of a larger one.
     """
     keys = [key for key, row in fold.table.rows.items() if row.split == "train"]
-    labels, rows = fold.splits.train.labels.numpy(), dict(fold.table.rows)
+    train, rows = single_images(fold.splits.train, "comparisons"), dict(fold.table.rows)
+    labels = train.labels.numpy()
+    groups = np.arange(len(train)) if train.group is None else train.group.numpy()
     random = np.random.default_rng(0)
     for label in np.unique(labels):
-        order = random.permutation(np.flatnonzero(labels == label))
-        for k in order[max(1, round(share * len(order))) :].tolist():
+        names, sizes = np.unique(groups[labels == label], return_counts=True)
+        order = random.permutation(len(names))
+        before = sizes[order].cumsum() - sizes[order]  # images that are drawn before each group
+        drawn = names[order[before < max(1, round(share * sizes.sum()))]]
+        for k in np.flatnonzero((labels == label) & ~np.isin(groups, drawn)).tolist():
             rows[keys[k]] = rows[keys[k]]._replace(split=UNUSED)
     return fold.table._replace(rows=rows)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from capsella.bench import network_latencies
 from capsella.data import single_images
 from capsella.data.images import join
+from capsella.data.splits import read_split_file
 from capsella.environment import environment
 from capsella.errors import CapsellaError
 from capsella.evaluation import Groups, Interval
@@ -176,12 +177,15 @@ def _gather(plan: Plan, rows: Rows, shortcuts: Sequence[Shortcut], started: floa
     """Read the predictions of every run, and decide."""
     runs, folds = plan.folder / "runs", range(len(plan.folds))
     folders = {key: [row.folder(runs, seed) for seed in plan.seeds] for key, row in rows.items()}
-    diverged = {key[0] for key, of_seeds in folders.items() if any(RunFolder(f).has_diverged for f in of_seeds)}
+    failed = {key for key, of_seeds in folders.items() if any(RunFolder(f).has_diverged for f in of_seeds)}
+    diverged = {name for name, _, share in failed if share == 1}  # fewer images are for the learning curve only
     complete = [contender for contender in plan.contenders if contender.name not in diverged]
     if not complete:
         raise CapsellaError("a training of every network diverged; there is nothing to compare")
     tests = {
-        key: [read_test_predictions(f) for f in of_seeds] for key, of_seeds in folders.items() if key[0] not in diverged
+        key: [read_test_predictions(f) for f in of_seeds]
+        for key, of_seeds in folders.items()
+        if key not in failed and key[0] not in diverged
     }
     first = [tests[complete[0].name, fold, 1.0][0] for fold in folds]
     labels = np.concatenate([part.labels for part in first])
@@ -250,13 +254,14 @@ def _groups(parts: Sequence[TestPredictions]) -> Groups | None:
 def _curve(
     plan: Plan, name: str, tests: Mapping[Key, Sequence[TestPredictions]], setting: TestSetting
 ) -> dict[int, Interval]:
-    """Return the measure by the number of training images, on the test images of the first fold."""
+    """Return the measure by the number of training images, without diverged runs, on the first fold's test images."""
     curve, first = {}, np.arange(len(plan.splits.test))
     groups = None if setting.groups is None else setting.groups[first]
     here = replace(setting, labels=setting.labels[first], groups=groups, folds=None)
-    for share in (*plan.shares, 1.0):
+    for share in (share for share in (*plan.shares, 1.0) if (name, 0, share) in tests):
         correct: Correct = np.stack([part.predicted == part.labels for part in tests[name, 0, share]])
-        images = sum(max(1, round(share * count)) for count in plan.splits.train.counts().values())
+        table = read_split_file(plan.split_file(0, share)).rows.values()
+        images = sum(row.split == "train" for row in table)
         curve[images] = here.value(correct)
     return curve
 

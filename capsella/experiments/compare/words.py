@@ -75,7 +75,10 @@ def _why(decision: Decision) -> str:
     reasons = {
         "winner": f"Its {measure} is the highest, and the test shows that no other network is as good: {others}.",
         "ahead": f"Its {measure} is the highest, but the test does not show that every other one is worse: {others}.",
-        "faster": f"It is within one standard error of the most accurate network, and the faster of the two: {others}.",
+        "best useful": f"Of the networks that beat chance, find every class and are fast enough, it has the highest "
+        f"{measure}: {others}.",
+        "faster": "It is the fastest within one standard error of the most accurate network that beats chance, finds "
+        f"every class and is fast enough: {others}.",
         "only useful": f"It is the only network that beats chance, finds every class and is fast enough. {others}.",
         "none useful": f"{leader} has the highest {measure}: {others}. Look at the labels, the learning curves and the "
         "images at the size that the networks see; then train longer or collect more images.",
@@ -140,9 +143,12 @@ def _given_up(decision: Decision) -> str:
             better.append(f"a smaller network ({_millions(network.parameters)} parameters)")
         if better:
             parts.append(f"{', '.join(better)} against {network.title}")
-    return (
-        f"You give up {'; '.join(parts)}." if parts else "You give up nothing: it is also the fastest and the smallest."
-    )
+    if parts:
+        return f"You give up {'; '.join(parts)}."
+    others = decision.finalists
+    if all(leader.latency[0] <= each.latency[0] and leader.parameters <= each.parameters for each in others):
+        return "You give up nothing: it is also the fastest and the smallest."
+    return "You give up little: no other network is more accurate, or a fifth faster or smaller."
 
 
 def _millions(number: int) -> str:

@@ -154,6 +154,25 @@ def test_a_network_that_diverges_is_left_out(images, backbone, tmp_path, monkeyp
     assert [network.name for network in found.decision.networks] == [CNN, PRETRAINED]
 
 
+def test_a_network_may_diverge_on_fewer_images(images, backbone, tmp_path, monkeypatch):
+    real = runner.train_or_resume
+
+    def diverge(recipe, *arguments):
+        if recipe.model.name == CNN and "50%" in recipe.data.split_file.name:
+            raise TrainingDivergedError("the loss is nan")
+        return real(recipe, *arguments)
+
+    monkeypatch.setattr(runner, "train_or_resume", diverge)
+    options = ComparisonOptions(
+        images=str(images), networks=(CNN, PRETRAINED), size=17, minutes=0.01, folds=2, backbone=str(backbone),
+        out=tmp_path / "c",
+    )  # fmt: skip
+    with fixed_speed():
+        found = compare(make_plan(options), Console(quiet=True))
+    assert found.left_out == []
+    assert {name: len(curve) for name, curve in found.curves.items()} == {CNN: 1, PRETRAINED: 2}
+
+
 @pytest.mark.parametrize(
     "counts",
     [

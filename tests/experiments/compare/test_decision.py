@@ -7,6 +7,7 @@ import pytest
 
 from capsella.errors import CapsellaError
 from capsella.experiments.compare.decision import NetworkResult, TestSetting, decide
+from capsella.experiments.compare.words import _given_up
 
 IMAGES = 200
 LABELS = np.arange(IMAGES) % 5
@@ -59,6 +60,18 @@ def test_who_is_too_slow_or_guesses_is_not_recommended():
     assert judge(best, other, limit=4.0).reason == "none fast"
     guessing = judge(result("capsules", right(45)), result("CNN", right(40)))
     assert (guessing.recommended, guessing.reason, guessing.useful) == (None, "none useful", ())
+
+
+def test_a_more_accurate_network_may_be_too_slow():
+    slow, best = result("capsules", right(195), latency=80.0), result("CNN", right(150))
+    decision = judge(slow, best, result("pretrained", right(100)))
+    assert (decision.recommended.name, decision.reason) == ("CNN", "best useful")
+
+
+def test_the_fastest_and_smallest():
+    best = result("capsules", right(190))
+    assert "fastest" in _given_up(judge(best, result("CNN", right(150))))
+    assert "fastest" not in _given_up(judge(best, result("CNN", right(150), latency=4.9)))
 
 
 def test_a_class_that_is_never_found():

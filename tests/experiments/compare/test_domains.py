@@ -97,6 +97,11 @@ def test_other_images_than_its_runs_saw_are_an_error(options, places):
     new.unlink()
 
 
+@pytest.mark.parametrize(("flags", "argument"), [(["--dry-run"], "dry_run"), (["--minutes", 5], "minutes")])
+def test_flags_for_a_single_folder(places, wrong, flags, argument):
+    assert f"{argument}: " in wrong(*places, *flags)
+
+
 def test_laboratories_that_do_not_fit(options, places, tmp_path):
     for brightness, kind in enumerate(("a", "b")):
         (tmp_path / "other" / kind).mkdir(parents=True)

@@ -1,7 +1,11 @@
 """The plan of a comparison: networks, folds, epochs within the time, and what it refuses."""
 
-import pytest
+import shutil
 
+import pytest
+from PIL import Image, ImageOps
+
+from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.experiments.compare import ComparisonOptions, make_plan, plan
 from capsella.experiments.compare.contenders import GROUPS, network_names, side_for
@@ -82,6 +86,28 @@ class TestFolds:
         unused = {key for key, row in made.folds[0].table.rows.items() if row.split == "unused"}
         assert {key.partition("/")[0] for key in unused} == {"green"}
 
+    def test_a_class_that_is_left_out_does_not_count(self, backbone, tmp_path, planned):
+        folder = write_images(tmp_path / "own", {"a": 10, "b": 10, "single": 1})
+        planned(1e-3, 1e-3)  # sets the speeds
+        options = {"networks": NETWORKS, "size": 17, "backbone": str(backbone), "out": tmp_path / "c"}
+        made = make_plan(ComparisonOptions(images=str(folder), classes=("a", "b"), **options))
+        assert (len(made.folds), len(made.tested)) == (5, 20)
+        begin(made)
+        splits = load_data(made.row(made.contenders[0], 0).recipe.data)
+        assert splits.classes == ("a", "b")
+        assert splits.digests(test=True) == made.splits.digests(test=True)
+
+    def test_a_fraction_has_whole_groups(self, planned):
+        made = planned(1e-3, 1e-3, folds=1, group=r"(\w+/\d)")
+        tables = {share: plan._with_share(made.folds[0], share).rows for share in (0.25, 0.5, 1.0)}
+        drawn = {share: {key for key in rows if rows[key].split == "train"} for share, rows in tables.items()}
+        groups = {share: {key[: key.index("/") + 2] for key in keys} for share, keys in drawn.items()}
+        assert drawn[0.25] < drawn[0.5] < drawn[1.0]
+        for share in (0.25, 0.5):
+            assert drawn[share] == {key for key in drawn[1.0] if key[: key.index("/") + 2] in groups[share]}
+            for name, count in made.splits.train.counts().items():
+                assert share * count - 1 <= sum(key.startswith(name) for key in drawn[share]) <= share * count + 3
+
     def test_more_images_show_smaller_differences(self, planned):
         assert planned(1e-3, 1e-3).detectable < planned(1e-3, 1e-3, classes=("red", "blue")).detectable
 
@@ -129,6 +155,21 @@ def test_a_begun_comparison_keeps_its_epochs(planned):
         planned(0.1, 0.1, minutes=4)
 
 
+@pytest.mark.parametrize("change", ["moved", "saved again"])
+def test_a_begun_comparison_keeps_its_images(images, backbone, tmp_path, planned, change):
+    folder = shutil.copytree(images, tmp_path / "own")
+    options = {"networks": NETWORKS, "size": 17, "folds": 3, "backbone": str(backbone), "out": tmp_path / "c"}
+    planned(1e-3, 1e-3)  # sets the speeds
+    begin(make_plan(ComparisonOptions(images=str(folder), **options)))
+    make_plan(ComparisonOptions(images=str(folder), **options))
+    if change == "moved":
+        (folder / "red" / "3.png").rename(folder / "blue" / "red3.png")
+    else:
+        ImageOps.invert(Image.open(folder / "red" / "3.png")).save(folder / "red" / "3.png")
+    with pytest.raises(CapsellaError, match="have changed"):
+        make_plan(ComparisonOptions(images=str(folder), **options))
+
+
 @pytest.mark.parametrize(
     ("flags", "argument"),
     [
@@ -137,6 +178,7 @@ def test_a_begun_comparison_keeps_its_epochs(planned):
         (["--seeds", "0"], "seeds"),
         (["--minutes", "0"], "minutes"),
         (["--classes", "read"], "classes"),
+        (["--epochs", "3"], "epochs"),
     ],
 )
 def test_errors_before_anything_trains(images, tmp_path, wrong, flags, argument):
