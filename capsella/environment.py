@@ -3,7 +3,8 @@
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,30 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def free_memory() -> int | None:
-    """Return the bytes of memory available without swapping; None on systems other than Linux."""
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes available without swapping, within a container's limit; None on other systems than Linux."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return min([*free, *_left_by_cgroups(root)], default=None)
+
+
+def _left_by_cgroups(root: Path) -> Iterator[int]:
+    """Yield the bytes left under each memory limit of this process's control groups, e.g. of a container or Slurm."""
+    listed = root / "proc/self/cgroup"
+    for line in listed.read_text().splitlines() if listed.exists() else []:
+        _, controller, group = line.split(":", 2)
+        limit, used, cache = "memory.max", "memory.current", "inactive_file"
+        if controller == "memory":  # version 1
+            limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        own = root / "sys/fs/cgroup" / controller / group.lstrip("/")
+        for folder in (own, *own.parents) if controller in ("", "memory") else ():
+            with suppress(OSError, ValueError, KeyError):  # there is no limit
+                most, now = (int((folder / name).read_text()) for name in (limit, used))
+                stat = dict(entry.split() for entry in (folder / "memory.stat").read_text().splitlines())
+                yield max(0, most - now + int(stat[cache]))
 
 
 def _commit() -> str:

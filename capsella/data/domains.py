@@ -269,6 +269,5 @@ def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, " k"]
         return np.array(exact, np.int64)
     every = (image.permute(1, 2, 0).numpy() for part in (trained, images) for image in part.images)
     words = np.stack([fingerprint(ImageData(picture_of(pixels)))[1:] for pixels in every])
-    pairs = similar_pairs(words)
-    across = pairs[(pairs[:, 0] < len(trained)) & (pairs[:, 1] >= len(trained)), 1] - len(trained)
-    return np.union1d(across, np.array(exact, np.int64))
+    across = [np.unique(pairs[:, 1]) for pairs in similar_pairs(words[: len(trained)], words[len(trained) :])]
+    return np.unique(np.concatenate([np.array(exact, np.int64), *across]))

@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 import torch
 from imagehash import phash
-from jaxtyping import Bool, Int64
+from jaxtyping import Float32, Int64
 from PIL import Image
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from capsella.errors import CapsellaError, pluralize, warn_once
 RADIUS = 10
 LARGE_SET = 0.1  # a set of copies with more than this fraction of the images is pointed out
 _HASH_SIDE = 16
-_BLOCK = 2048  # images whose distances to all others are in memory at once
+_BLOCK = 2048  # images whose distances to as many others are in memory at once
 _EXAMPLES = 3
 
 Fingerprint = Int64[np.ndarray, "5"]
@@ -52,21 +52,38 @@ def fingerprint(image: ImageData) -> Fingerprint:
     return numbers
 
 
-def similar_pairs(words: Int64[np.ndarray, "n 4"]) -> Int64[np.ndarray, "pairs 2"]:
-    """Return the pairs of images, first < second, whose perceptual hashes differ in at most `RADIUS` bits.
+def similar_pairs(
+    words: Int64[np.ndarray, "n 4"], others: Int64[np.ndarray, "m 4"] | None = None
+) -> Iterator[Int64[np.ndarray, "pairs 2"]]:
+    """Yield, block by block, the pairs of images whose perceptual hashes differ in at most `RADIUS` bits.
 
     10,000 images take about a second: the distances are matrix products of bits as −1 and 1.
+
+    Args:
+        words: perceptual hashes of the first image of a pair.
+        others: of the second. None: pairs within `words`, first < second.
     """
-    signs = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1).astype(np.float32) * 2 - 1
+    signs = _signs(words)
+    columns = signs if others is None else _signs(others)
     least = signs.shape[1] - 2 * RADIUS
-    found = [start + np.argwhere(_similar(signs, start, least)) for start in range(0, len(signs), _BLOCK)]
-    pairs = np.concatenate(found) if found else np.empty((0, 2), np.int64)
-    return pairs[pairs[:, 0] < pairs[:, 1]]
+    for row in range(0, len(signs), _BLOCK):
+        for column in range(row if others is None else 0, len(columns), _BLOCK):
+            similar = signs[row : row + _BLOCK] @ columns[column : column + _BLOCK].T >= least
+            pairs = np.add(np.argwhere(similar), (row, column))
+            yield pairs if others is not None else pairs[pairs[:, 0] < pairs[:, 1]]
 
 
-def _similar(signs: np.ndarray, start: int, least: int) -> Bool[np.ndarray, "block rest"]:
-    similar: np.ndarray = signs[start : start + _BLOCK] @ signs[start:].T >= least
-    return similar
+def _signs(words: Int64[np.ndarray, "n 4"]) -> Float32[np.ndarray, "n 256"]:
+    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1).astype(np.float32) * 2 - 1
+
+
+def similar_sets(words: Int64[np.ndarray, "n 4"]) -> Int64[np.ndarray, " n"]:
+    """Return the number of each image's set, which `similar_pairs` connect, in the order of the images."""
+    rows = sets = np.arange(len(words))
+    for pairs in similar_pairs(words):
+        if len(pairs):  # the sets so far stand for all earlier pairs, whose number may be the square of the images
+            sets = _connected(np.concatenate([pairs, np.stack([rows, _first(sets)], 1)]), len(words))
+    return sets
 
 
 class Copies(NamedTuple):
@@ -103,7 +120,7 @@ def find_copies(
     used = torch.cat([*splits.values()]).numpy()
     part = np.repeat(np.arange(len(splits)), [len(rows) for rows in splits.values()])
     _, first, same = np.unique(fingerprints[used, 0], return_index=True, return_inverse=True)
-    alike = _connected(similar_pairs(fingerprints[used][first, 1:]), len(first))[same]
+    alike = similar_sets(fingerprints[used][first, 1:])[same]
     if alike.max(initial=-1) + 1 == len(alike):  # every image resembles only itself
         return None
     names = [_name(images, row) for row in used.tolist()]

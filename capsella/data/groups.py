@@ -44,16 +44,18 @@ def _captured(pattern: str, path: str) -> str:
 
 
 def _by_table(path: Path, files: Sequence[str], listed: Sequence[str]) -> list[str]:
-    """Look each file up by its path in the folder, or by its name if the name is unique."""
+    """Look each file up by its path in the folder, or by its name if no other of the files has it."""
     table = read_group_table(path)
-    names = Counter(file.rpartition("/")[2] for file in listed)
+    names = Counter(file.rpartition("/")[2] for file in files)
 
     def key(file: str) -> str:
         name = file.rpartition("/")[2]
         return name if file not in table and names[name] == 1 else file
 
     missing = [file for file in files if key(file) not in table]
-    unknown = sorted(table.keys() - {key(file) for file in listed})
+    unused = set(listed) - set(files)
+    known = {key(file) for file in files} | unused | {file.rpartition("/")[2] for file in unused}
+    unknown = sorted(table.keys() - known)
     problems = [f"{len(missing)} of {pluralize(len(files), 'image')} not listed, e.g. {missing[0]}"] if missing else []
     problems += [f"{pluralize(len(unknown), 'row')} for no image, e.g. {unknown[0]}"] if unknown else []
     if problems:

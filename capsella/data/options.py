@@ -372,6 +372,8 @@ class PairData(DataOptions):
     of: str = "mnist"
     """Source of the images: a public data set, a folder or an .npz file."""
 
+    fit: Fit | None = None  # type: ignore[assignment]  # the default of the images' source
+
     pair_shift: int = 4
     """Maximum shift of each image in pixels, in each direction. The canvas is larger by twice as much."""
 

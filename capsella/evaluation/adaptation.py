@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from capsella.data import data_from, draw_labelled, single_images
+from capsella.data.options import is_table
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation.domain import copies_seen, domain_for, own_images
 from capsella.evaluation.metrics import Evaluation, evaluate
@@ -88,10 +89,10 @@ def adapt_run(
     before, after = pairs[found.name]
     gain = difference_interval(after.correct.numpy()[None], before.correct.numpy()[None], before.groups)
     about = {
-        # A folder must be found from anywhere; a named source is no path.
+        # A folder or table is found from anywhere; a named source is no place.
         "laboratory": str(Path(domain).resolve()) if Path(domain).exists() else domain,
         "skip_broken": skip_broken,
-        "group": group,
+        "group": str(Path(group).resolve()) if group is not None and is_table(group) else group,
         "run": str(run.folder.resolve()),
         "options": asdict(options),
         "labelled": labelled.counts(),

@@ -311,11 +311,14 @@ class _ClusterJob:
 
     def run(self, paths: Sequence[str], out: str, resume: bool) -> PredictionSummary:
         """Read, predict and write with Ray Data, and count the rows."""
+        has_older = _has_tables(out)
+        if has_older and not resume:
+            raise CapsellaError(f"{out} has a table: --resume adds the files it lacks; else choose another --out")
         import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         files = ray.data.read_binary_files(list(paths), include_paths=True, file_extensions=[e[1:] for e in ENDINGS])
-        if resume:
+        if has_older:
             older = ray.data.read_parquet(out, columns=["file", "model"]).take_all()
             other = {row["model"] for row in older} - {self.model}
             check_argument(not other, f"be of the same model and options ({self.model})", out=sorted(other))
@@ -333,6 +336,15 @@ class _ClusterJob:
         rows.write_parquet(out, mode="append")
         counted = [name for name in ("file", "error", "unsure", "in_distribution") if name in self.names]
         return PredictionSummary.of(ray.data.read_parquet(out, columns=counted).iter_rows())
+
+
+def _has_tables(out: str) -> bool:
+    """Return True if a folder or its URL contains Parquet files."""
+    from pyarrow.fs import FileSelector, FileSystem
+
+    system, path = FileSystem.from_uri(out if "://" in out else str(Path(out).absolute()))
+    files = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
+    return any(file.extension == "parquet" for file in files)
 
 
 class _ClusterPredictor:

@@ -288,12 +288,12 @@ class _TextTable(OpenTable):
     def __init__(self, table: PredictionTable, file: TextIO, older: Path | None = None, is_csv: bool = True) -> None:
         super().__init__(table)
         self.file, self.is_csv = file, is_csv
-        read = self._csv_rows if is_csv else self._json_rows
-        kept = [] if older is None else [*read(older)]
+        end = 0 if older is None else (self._end_of_csv if is_csv else self._end_of_json)(older)
         if file is not sys.stdout and file.seekable():
-            file.truncate(0)
-        file.write((_csv_line(table.names) if is_csv else "") + "".join(kept))
-        file.flush()
+            file.truncate(end)
+        if is_csv and not end:
+            file.write(_csv_line(table.names))
+            file.flush()
 
     def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
         self.file.write("".join(map(self._line, outcomes)))
@@ -308,31 +308,36 @@ class _TextTable(OpenTable):
             record["activations"] = dict(zip(self.table.classes, record["activations"], strict=True))
         return json.dumps(record) + "\n"
 
-    def _csv_rows(self, path: Path) -> Iterator[str]:
-        """Count the complete rows of a file, and yield them as they are."""
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        rows = list(csv.reader(io.StringIO(text, newline="")))
-        if not text.endswith("\n"):
-            rows = rows[:-1]
-        if rows and tuple(rows[0]) != self.table.names:
-            raise CapsellaError(f"{path} has other columns than this prediction; choose another --out, or --overwrite")
-        for row in rows[1:]:
-            if len(row) != len(self.table.names):
-                return
-            self._count_old(dict(zip(self.table.names, row, strict=True)))
-            yield _csv_line(row)
+    def _end_of_csv(self, path: Path) -> int:
+        """Count the complete rows of a file, and return where they end, in bytes."""
+        end = 0
+        with open(path, "rb") as file:
+            whole = (line.decode("utf-8", "surrogateescape") for line in file if line.endswith(b"\n"))
+            for row in csv.reader(whole):  # takes no line before it has returned the row that came before
+                if not end and tuple(row) != self.table.names:
+                    raise CapsellaError(
+                        f"{path} has other columns than this prediction; choose another --out, or --overwrite"
+                    )
+                if len(row) != len(self.table.names):
+                    break
+                if end:
+                    self._count_old(dict(zip(self.table.names, row, strict=True)))
+                end = file.tell()
+        return end
 
-    def _json_rows(self, path: Path) -> Iterator[str]:
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
+    def _end_of_json(self, path: Path) -> int:
+        end = 0
+        with open(path, "rb") as file:
+            for line in file:
                 try:
-                    record = json.loads(line) if line.endswith("\n") else None
+                    record = json.loads(line) if line.endswith(b"\n") else None
                 except ValueError:
                     record = None
                 if not isinstance(record, dict):
-                    return
+                    break
                 self._count_old(record)
-                yield line
+                end += len(line)
+        return end
 
 
 class _ParquetTable(OpenTable):

@@ -1,9 +1,10 @@
 """Classify images like `capsella predict`, without capsella: python predict.py IMAGES OR FOLDERS > table.csv."""
 
-import csv
 import io
 import json
 import sys
+from csv import DictWriter
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -131,12 +132,12 @@ class Network:
 
 def main(paths: list) -> None:
     """Print a table with a row per file."""
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="")
     net, files = Network(), []
-    for path in map(Path, paths):
-        files += sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS) if path.is_dir() else [path]
-    table = csv.DictWriter(
-        sys.stdout, ["file", "class", *net.about["classes"], "probability", "in_distribution", "error"]
-    )
+    for path in map(Path, paths):  # glob skips hidden files, and follows links
+        found = [path / p for p in glob("**/*", root_dir=path, recursive=True) if p.lower().endswith(ENDINGS)]
+        files += sorted(found) if path.is_dir() else [path]
+    table = DictWriter(sys.stdout, ["file", "class", *net.about["classes"], "probability", "in_distribution", "error"])
     table.writeheader()
     for file in files:
         try:

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from capsella.data import LabelledImages, Splits, batches, epoch_batches, load_data, load_once
+from capsella.data import LabelledImages, PairData, Splits, batches, epoch_batches, load_data, load_once
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.seeds import mixed_seed
@@ -168,7 +168,8 @@ class Trainer:
         torch.manual_seed(self.recipe.seed)
         self.model = self.recipe.model.create(splits.image_size, splits.channels, splits.classes)
         self.model.value_range, self.model.cut = splits.value_range, self.recipe.data.cut
-        self.model.fit = self.recipe.data.fit
+        data = self.recipe.data
+        self.model.fit = (data.single() if isinstance(data, PairData) else data).fit
         if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = self.recipe.optimizer.create([p for p in self.model.parameters() if p.requires_grad])

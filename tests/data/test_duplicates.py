@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 from PIL import Image
 
 from capsella.data import FolderData, NpzData, load_data, save_split
-from capsella.data.duplicates import RADIUS, fingerprint, similar_pairs
+from capsella.data.duplicates import RADIUS, fingerprint, similar_pairs, similar_sets
 from capsella.data.reading import ImageData, open_image
 from capsella.errors import CapsellaError
 
@@ -168,12 +169,12 @@ def test_deep_grey_images_are_told_apart():
     random = np.random.default_rng(0)
     deep = [random.integers(300, 4000, (SIDE, SIDE)).astype(np.uint16) for _ in range(3)]
     words = np.stack([fingerprint(ImageData(None, values))[1:] for values in deep])
-    assert len(similar_pairs(words)) == 0
+    assert similar_sets(words).tolist() == [0, 1, 2]
 
 
 def test_images_of_one_colour_look_like_their_copies_alone():
     plain = [Image.new("RGB", (SIDE, SIDE), colour) for colour in ("white", "black", "black", "red")]
-    assert similar_pairs(np.stack([fingerprint(ImageData(image))[1:] for image in plain])).tolist() == [[1, 2]]
+    assert similar_sets(np.stack([fingerprint(ImageData(image))[1:] for image in plain])).tolist() == [0, 1, 1, 2]
 
 
 def test_the_search_agrees_with_counting_bits(monkeypatch):
@@ -185,5 +186,9 @@ def test_the_search_agrees_with_counting_bits(monkeypatch):
     words = np.packbits(bits.astype(np.uint8), axis=1).view(np.int64)
     apart = (bits[:, None] != bits[None]).sum(2)
     expected = [[i, j] for i in range(30) for j in range(i + 1, 30) if apart[i, j] <= RADIUS]
-    assert sorted(similar_pairs(words).tolist()) == expected
-    assert 0 < len(expected) < 75
+    assert sorted(np.concatenate([*similar_pairs(words)]).tolist()) == expected
+    across = [[i, j - 11] for i, j in expected if i < 11 <= j]
+    assert sorted(np.concatenate([*similar_pairs(words[:11], words[11:])]).tolist()) == across
+    assert 0 < len(across) < len(expected) < 75
+    graph = scipy.sparse.coo_array((np.ones(len(expected)), np.transpose(expected)), shape=(30, 30))
+    assert np.array_equal(similar_sets(words), scipy.sparse.csgraph.connected_components(graph, directed=False)[1])

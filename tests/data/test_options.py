@@ -80,6 +80,8 @@ def test_another_source_keeps_the_shared_fields():
     pairs = cells.on("pairs")
     assert pairs == PairData(of="cells/", size=32, channels=1, per_class=5)
     assert pairs.single() == replace(cells, range=None)
+    for fit in ("crop", "squash"):
+        assert cells.replace(fit=fit).on("pairs").single().fit == fit
     assert pairs.on("digits") == replace(pairs, of="digits")
     toys = NamedData("toys", size=32, group="instance", viewpoints="azimuth", test_viewpoints="familiar")
     assert toys.on("digits") == NamedData("digits", size=32)  # which has no groups and no viewpoints

@@ -75,7 +75,7 @@ def read(out):
 def test_folders_are_predicted_and_resumed(images, tmp_path):
     out = str(tmp_path / "out")
     with ray_cluster.ray_session(RAY):
-        half = predict_on_cluster(network, [str(images / "0")], out, SEVEN)
+        half = predict_on_cluster(network, [str(images / "0")], out, SEVEN, resume=True)
         both = predict_on_cluster(network, [str(images)], out, SEVEN, resume=True)
         with pytest.raises(ArgumentError):
             predict_on_cluster(other_network, [str(images)], out, SEVEN, resume=True)

@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow.parquet
@@ -27,7 +28,8 @@ from capsella.evaluation import (
     predict_files,
     predict_table,
 )
-from capsella.evaluation.tables import PredictionTable
+from capsella.evaluation.predict import _ClusterJob
+from capsella.evaluation.tables import PredictionTable, _TextTable
 from capsella.models import create_model
 from capsella.report.prose import column_notes, prediction_lines
 from capsella.uncertainty import fit_calibration, fit_ood_detector
@@ -160,6 +162,22 @@ class TestTables:
         out.write_bytes(whole[:-lost])
         assert predict_table(darkness, [folder], out, resume=True).rows == 4
         assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+    @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+    def test_rows_are_never_off_the_disk(self, darkness, folder, tmp_path, ending):
+        out, file = tmp_path / f"p{ending}", Mock()
+        predict_table(darkness, [folder], out)
+        whole = out.stat().st_size
+        with out.open("a") as table:
+            table.write("cut")
+        _TextTable(PredictionTable(darkness, PredictOptions().columns_for(darkness)), file, out, ending == ".csv")
+        file.truncate.assert_called_once_with(whole)
+        file.write.assert_not_called()
+
+    def test_a_cluster_adds_to_no_table_without_resume(self, tmp_path):
+        (tmp_path / "part.parquet").touch()
+        with pytest.raises(CapsellaError, match="--resume"):
+            _ClusterJob.run(Mock(), ["images"], str(tmp_path), resume=False)
 
     def test_names_that_are_not_utf8_keep_their_bytes(self, darkness, tmp_path, save):
         name = os.fsdecode(b"caf\xe9.png")

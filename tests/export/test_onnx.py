@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import capsella
 from capsella.data import ImageSet
@@ -239,19 +240,29 @@ class TestProgram:
         """Over odd files, in a process that can import neither."""
         model, exported = exported_onnx
         write_odd_files(tmp_path / "odd")
+        (tmp_path / "linked").mkdir()
+        for name in ("café.png", os.fsdecode(b"caf\xe9.png"), ".hidden.png"):
+            Image.new("L", (9, 9)).save(tmp_path / "linked" / name)
+        (tmp_path / "odd" / "link").symlink_to(tmp_path / "linked")
         code = (
             "import sys; sys.modules['torch'] = sys.modules['capsella'] = sys.modules['scipy'] = None; "
             "sys.path.insert(0, sys.argv[1]); import predict; predict.main(sys.argv[2:])"
         )
         words = [sys.executable, "-c", code, exported.path, tmp_path / "odd"]
         answer = subprocess.run(
-            words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ""}
+            words,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            check=False,
+            env={**os.environ, "PYTHONPATH": "", "PYTHONIOENCODING": "latin-1"},
         )
         assert answer.returncode == 0, answer.stderr
         rows = {row["file"]: row for row in csv.DictReader(io.StringIO(answer.stdout))}
         predict_table(model, [tmp_path / "odd"], tmp_path / "p.csv", PredictOptions(workers=0))
-        with (tmp_path / "p.csv").open(newline="") as file:
+        with (tmp_path / "p.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             expected = {row["file"]: row for row in csv.DictReader(file)}
+        assert sum("caf" in file for file in rows) == 2
         assert rows.keys() == expected.keys()
         for file, row in expected.items():
             found = rows[file]
@@ -300,7 +311,7 @@ class TestProgram:
         lines = PREDICT.read_text(encoding="utf-8").splitlines()
         assert len(lines) <= 150
         assert {line.split()[1] for line in lines if line.startswith(("import", "from"))} == {
-            *("csv", "io", "json", "sys", "pathlib", "numpy", "onnxruntime", "PIL", "capsella.data.framing"),
+            *("csv", "glob", "io", "json", "sys", "pathlib", "numpy", "onnxruntime", "PIL", "capsella.data.framing"),
         }  # the export copies the last one
 
     def test_networks_whose_images_it_cannot_read_come_without_it(self, splits, tmp_path):

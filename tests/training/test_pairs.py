@@ -17,6 +17,7 @@ PAIRS = PairData(of="digits", size=8, pair_shift=2, validation_pairs=40, test_pa
 def test_the_loss_falls_and_validation_counts_what_evaluation_counts(tiny, quiet_train) -> None:
     recipe = tiny(augment=AugmentOptions(), data=PAIRS, epochs=6, epoch_images=320, batch_size=16)
     run = quiet_train(recipe)
+    assert run.model.fit == "crop"
     header, *rows = ((run.folder / "metrics.csv").read_text()).splitlines()
     first, last = (dict(zip(header.split(","), map(float, row.split(",")), strict=True)) for row in (rows[0], rows[-1]))
     for name in ("train_classification", "train_reconstruction", "validation_loss"):
