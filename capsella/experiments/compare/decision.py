@@ -129,8 +129,13 @@ class Decision:
 
     @property
     def detectable(self) -> float:
-        """The smallest true difference detected with a power of 0.8, by the observed disagreement of the finalists."""
-        return max(interval.detectable for interval in self.against.values())
+        """The smallest true difference from `nearest` found with a power of 0.8, by the observed disagreement."""
+        return self.against[self.nearest].detectable
+
+    @property
+    def nearest(self) -> str:
+        """The finalist whose accuracy is the closest to the leader's, or above it."""
+        return max(self.against, key=lambda name: self.against[name].estimate)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; differences as proportions."""

@@ -46,6 +46,8 @@ from capsella.training.precision import choose_precision
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
 LEAST_EPOCHS = 5
 RUN_SECONDS, PASSES = 3.0, 5  # of each run besides its epochs: fixed, and passes over the validation images
+SLOWER = 1.1  # epochs take longer than the steps that were timed: shuffling, metrics, checkpoints
+REGRESSION_SECONDS = 0.04  # of a cross-validated logistic regression, per training image
 TOLERANCE = 1.15  # a plan may take up to this many times the requested minutes
 Measure = Literal["accuracy", "balanced accuracy"]
 Key = tuple[str, int, float]  # of a row: network, fold, and fraction of the training images
@@ -170,7 +172,8 @@ class Plan:
         train, validation = share * len(splits.train), len(splits.validation)
         epochs = 0.0 if contender.is_fitted else fraction * contender.epochs_for(max(1, round(train)))
         passes = 2 * train + PASSES * validation + len(splits.test)
-        return RUN_SECONDS + epochs * (cost.training * train + cost.inference * validation) + cost.inference * passes
+        fixed = RUN_SECONDS + REGRESSION_SECONDS * train * contender.is_fitted
+        return fixed + SLOWER * epochs * (cost.training * train + cost.inference * validation) + cost.inference * passes
 
     def network_seconds(self, contender: Contender, fraction: float | None = None) -> float:
         """Estimate the seconds of all runs of a network."""

@@ -64,8 +64,8 @@ def _forest(found: Comparison) -> Section:
     decision, titles = found.decision, {network.name: network.title for network in found.decision.networks}
     text = (
         f"{decision.setting.measure.capitalize()} of each network minus that of {decision.reference.title}, image by "
-        "image, with 95 % intervals. An interval that does not contain 0 shows a difference. The grey band holds the "
-        "differences that these images are too few to show four times in five."
+        "image, with 95 % intervals. An interval that does not contain 0 shows a difference. True differences "
+        "within the grey band would often go unnoticed."
     )
     differences = {titles[name]: interval for name, interval in decision.differences.items()}
     figure = forest_figure(differences, decision.reference.title, decision.setting.measure, decision.detectable)

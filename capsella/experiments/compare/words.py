@@ -110,9 +110,9 @@ def _accuracy(decision: Decision, network: NetworkResult) -> str:
     units = "images" if setting.groups is None else f"groups ({setting.units})"
     share = 100 * float((setting.labels == setting.majority).mean())
     text = (
-        f"{network.title} classifies {accuracy} of {len(setting.labels):,} test images correctly; its mean recall over "
-        f"classes is {balanced}. In brackets: 95 % intervals over {units} and trainings. Always predicting "
-        f"{setting.classes[setting.majority]} would be right for {share:.1f} %."
+        f"{network.title} classifies {accuracy} of {len(setting.labels):,} unseen images correctly; "
+        f"its mean recall over classes is {balanced}. In brackets: 95 % intervals over {units} and trainings. Always "
+        f"predicting {setting.classes[setting.majority]} would be right for {share:.1f} %."
     )
     never = _never_found(decision)
     return f"{text} {never}" if never and decision.reason != "none complete" else text
@@ -135,16 +135,17 @@ def _given_up(decision: Decision) -> str:
         gain = decision.against[network.name]
         better = []
         if gain.estimate > 0:
-            sure = "" if gain.low > 0 else ", which may be chance"
+            sure = "" if gain.low > 0 else " (may be chance)"
             better.append(f"{points(gain.estimate, signed=False)} points of {decision.setting.measure}{sure}")
         if network.latency[0] < 0.8 * leader.latency[0]:
             better.append(f"{leader.latency[0] - network.latency[0]:.1f} ms per image")
         if network.parameters < 0.8 * leader.parameters:
-            better.append(f"a smaller network ({_millions(network.parameters)} parameters)")
+            sizes = f"{_millions(network.parameters)} parameters in place of {_millions(leader.parameters)}"
+            better.append(f"a smaller network ({sizes})")
         if better:
-            parts.append(f"{', '.join(better)} against {network.title}")
+            parts.append(f"{', and '.join(better)}, compared with {network.title}")
     if parts:
-        return f"You give up {'; '.join(parts)}."
+        return f"What you give up: {'; '.join(parts)}."
     others = decision.finalists
     if all(leader.latency[0] <= each.latency[0] and leader.parameters <= each.parameters for each in others):
         return "You give up nothing: it is also the fastest and the smallest."
@@ -162,10 +163,12 @@ def _latency(decision: Decision) -> str:
 
 def _limits(found: Comparison) -> str:
     decision, plan = found.decision, found.plan
+    (nearest,) = (network.title for network in decision.finalists if network.name == decision.nearest)
     text = (
-        f"These images cannot show differences below {points(decision.detectable, signed=False)} points: by the "
-        "disagreement that was observed, a true difference of that size is found four times in five (expected before: "
-        f"{points(plan.detectable, signed=False)})."
+        f"A true difference between {decision.leader.title} and {nearest} of less than "
+        f"{points(decision.detectable, signed=False)} points would often go unnoticed: by the disagreement and the "
+        "spread between trainings that were observed, one of that size is found four times in five (expected from the "
+        f"number of images: {points(plan.detectable, signed=False)})."
     )
     short = [
         f"{each.title} ({plan.epochs(each)} of {each.epochs_for(len(plan.splits.train))} epochs)"
@@ -187,4 +190,4 @@ def _shortcut(shortcut: Shortcut) -> str:
     if names:
         more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
         text += f" It gives away {', '.join(names[:MOST_CLASSES])}{more}."
-    return f"{text} Networks may use it in place of the object."
+    return f"{text} Networks may use it in place of the object. Check that the classes were imaged alike."
