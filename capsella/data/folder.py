@@ -42,7 +42,7 @@ _KEPT = 0.25  # fraction of the free memory that may hold values of more than 8 
 
 
 class _Facts(NamedTuple):
-    """What is recorded about a decoded file. `sample`: some of its values, if their range is not known yet."""
+    """A record of a decoded file. `sample`: some of its values, if their range is not known yet."""
 
     content: int
     fingerprint: Fingerprint | None

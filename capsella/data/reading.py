@@ -91,7 +91,7 @@ class ImageData:
 
 
 class UnseenPart(NamedTuple):
-    """How much of a file a network does not see: the fraction cropped away, and that of values outside the range."""
+    """The part of a file that a network does not see: fractions cropped away, and of values outside the range."""
 
     cropped: float = 0.0
     outside: float = 0.0

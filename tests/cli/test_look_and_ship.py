@@ -21,7 +21,7 @@ class TestExplore:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("capsella.cli.train.run", trained.append)
         monkeypatch.setattr(
-            "capsella.training.trained.open_runs",
+            "capsella.training.trained.open_runs_with_capsules",
             lambda paths: {str(path): SimpleNamespace(adapted=None) for path in paths},
         )
         monkeypatch.setattr("capsella.web.server.check_port", lambda *_: None)

@@ -210,7 +210,7 @@ def test_wrong_options(folder, tmp_path, monkeypatch):
     transformers.BertConfig().save_pretrained(tmp_path / "bert")
     fails("bert", CapsellaError, backbone=str(tmp_path / "bert"))
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
-    fails(r"capsella\[pretrained\]", CapsellaError, backbone=str(folder))
+    fails(r"capsella\[hub\]", CapsellaError, backbone=str(folder))
 
 
 def test_networks_that_crop_are_no_backbones(tmp_path):
