@@ -157,4 +157,4 @@ def test_a_word_is_explained_by_key_and_pointer(tab):
     page.keyboard.press("Escape")
     assert page.locator(".meaning:popover-open").count() == 0
     word.hover()
-    assert "its length says how sure" in page.locator(".meaning:popover-open").inner_text()
+    assert "its length is how sure" in page.locator(".meaning:popover-open").inner_text()
