@@ -1,14 +1,23 @@
-"""Speed of networks on this machine: one image in every backend, and batches in training."""
+"""Speed of networks on this machine: one image in every backend; batches in training."""
 
-from capsella.bench.backends import BACKENDS, MAKERS, Bench, TimedNetwork, UnavailableError, bench, bench_networks
+from capsella.bench.backends import (
+    BACKENDS,
+    MAKERS,
+    Bench,
+    UnavailableError,
+    bench,
+    bench_networks,
+    network_names,
+)
 from capsella.bench.stopwatch import (
+    ExecutionTime,
     Latency,
     Throughput,
     Timing,
     best_throughput,
+    execution_times,
     latencies,
     network_latencies,
     time_in_turns,
     timings,
 )
-from capsella.bench.training import ExecutionTime, ExecutionTimes, execution_times

@@ -1,10 +1,9 @@
-"""One network in every backend: latency of a single image, throughput, and the difference from eager PyTorch."""
+"""Networks in every backend: latency of a single image, throughput, and the difference from eager PyTorch."""
 
 import contextlib
 import gc
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -13,39 +12,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from capsella import _native
 from capsella.bench.stopwatch import Latency, Throughput, best_throughput, latencies
-from capsella.data.batching import evenly
-from capsella.data.images import ImageSet
+from capsella.data import ImageSet, evenly, load_data, single_images
 from capsella.environment import environment
-from capsella.errors import ArgumentError, CapsellaError, check_minimum, pluralize, unknown_name
+from capsella.errors import ArgumentError, CapsellaError, check_argument, near_names, pluralize, unknown_name
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.onnx_files import load_onnx, write_int8, write_onnx
 from capsella.export.parity import Activations, default_tolerance
 from capsella.export.ship import CALIBRATION_IMAGES
 from capsella.files import write_json
 from capsella.layers import ClusterCapsules
-from capsella.models import ImageClassifier
+from capsella.models import ImageClassifier, create_model, list_models
 from capsella.models.inference import optimize_for_inference
-from capsella.models.scoring import predict_with_scores, without_unused_decoder
 from capsella.routing import Routing
+from capsella.training.trained import open_network
 
 BACKENDS = {
     "eager": "PyTorch eager",
     "native": "PyTorch, native kernels",
     "packed": "PyTorch, optimised for inference",
-    "predict": "PyTorch, as capsella predict",
     "compile": "torch.compile",
     "onnxruntime": "ONNX Runtime",
     "onnxruntime-int8": "ONNX Runtime, int8",
     "openvino": "OpenVINO",
 }
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-TimedNetwork = tuple[ImageClassifier, ImageSet, str]  # a network, images to time it on, and a description of them
 
 
 class UnavailableError(Exception):
@@ -71,7 +66,7 @@ class Bench:
         rows = {
             name: {
                 "latency_ms": asdict(latency),
-                "throughput": asdict(self.throughputs[name]),
+                "throughput": self.throughputs[name]._asdict(),
                 "largest_difference_from_eager": self.differences[name],
             }
             for name, latency in self.latencies.items()
@@ -115,16 +110,12 @@ def bench(
         batch_sizes: batch sizes to find the best throughput among.
 
     Raises:
-        ArgumentError: no backend or an unknown one, fewer than 100 calls or than one thread, no images.
+        ArgumentError: no backend or an unknown one, fewer than 100 calls, no images.
     """
     for name in backends:
         if name not in BACKENDS:
             raise unknown_name("backends", name, BACKENDS)
-    if not backends:
-        raise ArgumentError("backends", "name at least one", None)
-    check_minimum(1, threads=threads)
-    if len(images) == 0:
-        raise ArgumentError("images", "hold at least one", None)
+    check_argument(len(backends) > 0 and len(images) > 0, "be at least one", backends=backends, images=len(images))
     model.check_images(images.images)
     model = with_backend(model, "eager")
     with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
@@ -136,55 +127,73 @@ def bench(
             return run(pixels[:size])
 
         steps = {name: partial(call, run, 1) for name, run in runners.items()}
-        result.latencies = latencies(steps, calls, max_seconds=max_seconds)
+        result.latencies = latencies(steps, calls, max_seconds)
         for name, run in runners.items():
-            result.throughputs[name] = best_throughput(partial(call, run), batch_sizes, max_seconds=max_seconds)
+            result.throughputs[name] = best_throughput(partial(call, run), batch_sizes, max_seconds)
     return result
 
 
 def bench_networks(
-    networks: Mapping[str, Callable[[], TimedNetwork]],
+    names: Sequence[str],
     settings: Mapping[str, Any],
     *,
     command: str,
     out: Path | None = None,
-    console: Console | None = None,
     show: Callable[[Bench, str], None] = lambda result, images: None,
 ) -> dict[str, Any]:
     """Measure each network with `bench`, and return what is written to `out`.
 
     Args:
-        networks: functions that load the networks, by name; one network is in memory at a time.
+        names: run folders and models, as `network_names` returns them; one network is in memory at a time.
         settings: keyword arguments of `bench`, the same for all.
         command: the command line, recorded in the file.
         out: JSON file, written after each network.
-        console: shows a line for each network, with the time left.
         show: called with each result and the description of its images.
-
-    Raises:
-        ArgumentError: no networks, or as `bench`.
     """
-    if not networks:
-        raise ArgumentError("networks", "hold at least one", None)
     done: dict[str, Any] = {}
     values = {"command": command, "settings": json.loads(json.dumps(settings)), "networks": done}
-    start = time.monotonic()
-    for number, (name, make) in enumerate(networks.items()):
-        if console is not None:
-            left = (time.monotonic() - start) / number * (len(networks) - number) / 60 if number else None
-            text = "" if left is None else f", about {left:.1f} minutes left"
-            console.print(f"{name}: network {number + 1} of {len(networks)}{text}", markup=False)
-        model, images, what = make()
+    for name in names:
+        model, images, source = load_with_images(name)
         result = bench(model, images, **settings)
-        done[name] = {**result.to_dict(), "images": what, "size": [model.channels, *model.image_size]}
+        done[name] = {**result.to_dict(), "images": source, "size": [model.channels, *model.image_size]}
         del model
         torch._dynamo.reset()  # torch.compile keeps parts of the network
         gc.collect()
         values["environment"] = {**environment(), "threads": result.threads}
-        show(result, what)
+        show(result, source)
         if out is not None:
             write_json(out, values)
     return values
+
+
+def network_names(words: Sequence[str]) -> list[str]:
+    """Return run folders and model names, each once, in the order given; a word may be a pattern of model names."""
+    names: list[str] = []
+    for word in words:
+        found = [word] if Path(word).is_dir() else list_models(word)
+        if not found:
+            raise ArgumentError("networks", "be runs or models", word, near_names(word, list_models()))
+        names += found
+    check_argument(bool(names), "name at least one run or model", networks=names)
+    return list(dict.fromkeys(names))
+
+
+def load_with_images(name: str) -> tuple[ImageClassifier, ImageSet, str]:
+    """Load a run with its training images, or create a model with random ones; return a description of these, too."""
+    source = "random images"
+    if Path(name).is_dir():
+        model, run = open_network(Path(name))
+        if run is not None:
+            images = single_images(load_data(run.recipe.data).train, "benchmarks")
+            return model, images, f"training images of {run.name}"
+    else:
+        source = "random images, fresh weights"
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = create_model(name)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (64, model.channels, *model.image_size), dtype=torch.uint8, generator=generator)
+    return model, ImageSet(pixels, torch.zeros(64, dtype=torch.long), model.classes), source
 
 
 def _prepare(
@@ -222,32 +231,15 @@ def _run_torch(module: Any) -> Activations:
 def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     if _native.UNAVAILABLE is not None:
         raise UnavailableError(_native.UNAVAILABLE)
-    if not any(isinstance(module, ClusterCapsules) for module in model.modules()):
-        layers = (getattr(module, "routing", None) for module in model.modules())
-        routings = [routing for routing in layers if isinstance(routing, Routing)]
-        if not routings:
-            raise UnavailableError("the network has no routing")
-        if not any("native" in routing.fused for routing in routings):
-            raise UnavailableError(f"{routings[0].name} routing has no native kernels")
+    routings = (getattr(module, "routing", None) for module in model.modules())
+    has_kernels = any(isinstance(routing, Routing) and "native" in routing.fused for routing in routings)
+    if not has_kernels and not any(isinstance(module, ClusterCapsules) for module in model.modules()):
+        raise UnavailableError("the network has no routing with native kernels")
     return _run_torch(Exportable(with_backend(model, "native")))
 
 
 def _optimized(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     return _run_torch(Exportable(optimize_for_inference(with_backend(model, "auto"))))
-
-
-def _predicting(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    """Run like `capsella predict`, with OOD detection, which needs a second pass or the decoder."""
-    detector = model.ood_detector
-    if detector is None:
-        raise UnavailableError("the network has no OOD detector; without it, this is the backend `packed`")
-    fast = optimize_for_inference(without_unused_decoder(with_backend(model, "auto"), detector))
-
-    def run(images: Tensor) -> Tensor:
-        with torch.inference_mode():
-            return predict_with_scores(fast, images, detector)[0].activations
-
-    return run
 
 
 def _compiled(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
@@ -301,7 +293,6 @@ MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
     "eager": lambda model, images, folder: _run_torch(Exportable(model)),
     "native": _native_kernels,
     "packed": _optimized,
-    "predict": _predicting,
     "compile": _compiled,
     "onnxruntime": _onnxruntime,
     "onnxruntime-int8": _onnxruntime_int8,

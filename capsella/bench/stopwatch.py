@@ -1,7 +1,6 @@
-"""Stopwatch: steps timed in turn, percentiles of single calls, and throughput."""
+"""Stopwatch: steps timed in turn, latencies of single images, throughput, and times of training batches."""
 
 import gc
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from capsella.errors import ArgumentError, check_argument, check_minimum, not_negative
+from capsella.errors import CapsellaError, check_argument, check_minimum
+from capsella.losses import LossOptions, total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.models.inference import inference
+from capsella.models.inference import inference, optimize_for_inference
 
 MIN_CALLS = 100  # fewer have no 99th percentile
 BLOCK = 10  # calls of one step in a row, where latencies are measured
@@ -48,15 +48,12 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Latency":
-        """Compute percentiles of the times of single calls; raise `ArgumentError` for none."""
-        if not len(seconds):
-            raise ArgumentError("seconds", "include at least one call", None)
+        """Compute percentiles of the times of at least one call."""
         p50, p95, p99 = (1000 * float(p) for p in np.percentile(seconds, [50, 95, 99]))
         return cls(p50, p95, p99 if len(seconds) >= MIN_CALLS else None, len(seconds))
 
 
-@dataclass(frozen=True)
-class Throughput:
+class Throughput(NamedTuple):
     """The most images per second, and the batch size that reached it."""
 
     images_per_second: float
@@ -122,37 +119,25 @@ def time_in_turns(
 def timings(
     steps: Mapping[str, Callable[[], Any]], repeats: int, seconds: float, device: torch.device = CPU
 ) -> dict[str, Timing]:
-    """Time steps in turn, A B C A B C …, for at least `repeats` rounds and until `seconds` have passed.
-
-    Raises:
-        ArgumentError: `repeats` is below 1.
-    """
+    """Time steps in turn, A B C A B C …, for at least `repeats` rounds and until `seconds` have passed."""
     check_minimum(1, repeats=repeats)
     taken = time_in_turns(steps, repeats, min_seconds=seconds, device=device)
-    return {name: Timing(statistics.median(t), min(t), max(t), len(t)) for name, t in taken.items()}
+    return {name: Timing(float(np.median(t)), min(t), max(t), len(t)) for name, t in taken.items()}
 
 
 def latencies(
-    steps: Mapping[str, Callable[[], Any]],
-    calls: int = 200,
-    warm_up: int = WARM_UP,
-    max_seconds: float | None = None,
+    steps: Mapping[str, Callable[[], Any]], calls: int = 200, max_seconds: float | None = None
 ) -> dict[str, Latency]:
     """Time steps in turn, in blocks of 10 calls.
 
     Args:
         steps: see `time_in_turns`.
-        calls: timed calls of each step, rounded up to whole blocks.
-        warm_up: untimed calls before each block.
+        calls: timed calls of each step, at least 100, rounded up to whole blocks.
         max_seconds: a step whose timed calls took this long may have fewer calls.
-
-    Raises:
-        ArgumentError: fewer than 100 calls, a negative warm-up, seconds that are not positive.
     """
     check_argument(calls >= MIN_CALLS, f"be at least {MIN_CALLS} for a 99th percentile", calls=calls)
-    not_negative(warm_up=warm_up)
     check_argument(max_seconds is None or max_seconds > 0, "be positive", max_seconds=max_seconds)
-    taken = time_in_turns(steps, -(-calls // BLOCK), block=BLOCK, warm_up=warm_up, max_seconds=max_seconds)
+    taken = time_in_turns(steps, -(-calls // BLOCK), block=BLOCK, warm_up=WARM_UP, max_seconds=max_seconds)
     return {name: Latency.of(seconds) for name, seconds in taken.items()}
 
 
@@ -171,30 +156,89 @@ def network_latencies(models: Mapping[str, ImageClassifier]) -> dict[str, Latenc
 
 
 def best_throughput(
-    step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5, max_seconds: float | None = None
+    step: Callable[[int], Any], batch_sizes: Sequence[int], max_seconds: float | None = None
 ) -> Throughput:
-    """Find the best of increasing batch sizes, by the median of `calls` calls after an untimed one.
+    """Find the best of increasing batch sizes, by the median of 5 calls after an untimed one.
 
     The search stops at the second size in a row that is not better, since larger batches only leave the caches further,
     and before a size that would take more than `max_seconds` at the best rate so far.
-
-    Raises:
-        ArgumentError: no batch sizes, fewer than one call, seconds that are not positive.
     """
-    check_argument(max_seconds is None or max_seconds > 0, "be positive", max_seconds=max_seconds)
-    sizes = sorted(batch_sizes)
-    check_argument(bool(sizes) and sizes[0] >= 1, "be at least one number of at least 1", batch_sizes=sizes)
-    check_minimum(1, calls=calls)
     best, not_better = Throughput(0.0, 0), 0
-    for size in sizes:
-        if max_seconds is not None and (calls + 1) * size > max_seconds * best.images_per_second > 0:
+    for size in sorted(batch_sizes):
+        if not_better == 2 or (max_seconds is not None and 6 * size > max_seconds * best.images_per_second > 0):
             break
         step(size)
-        rate = size / float(np.median([timed(partial(step, size)) for _ in range(calls)]))
-        if rate > best.images_per_second:
-            best, not_better = Throughput(rate, size), 0
-        else:
-            not_better += 1
-        if not_better == 2:
-            break
+        rate = size / float(np.median([timed(partial(step, size)) for _ in range(5)]))
+        not_better = 0 if rate > best.images_per_second else not_better + 1
+        best = max(best, Throughput(rate, size))
     return best
+
+
+# Training batches
+
+
+class ExecutionTime(NamedTuple):
+    """The time of a batch in one network, in seconds. backward: with loss and gradients, else only the forward pass."""
+
+    network: str
+    batch: int
+    backward: bool
+    timing: Timing
+
+
+def execution_times(
+    networks: Mapping[str, ImageClassifier],
+    batch_sizes: Sequence[int] = (1, 5),
+    *,
+    repeats: int = 7,
+    seconds: float = 2.0,
+) -> list[ExecutionTime]:
+    """Time networks in turn on random images: forward, and forward with loss and backward, at each batch size.
+
+    Forslöv 2018, Table 5, times both passes together at batch 5; an instrument only runs the forward pass at batch 1.
+    The forward pass runs as predictions do, optimised for inference and without gradients, with the decoder if there is
+    one. The backward pass follows the margin loss, or cross-entropy for a network with logits; the optimizer's step is
+    not timed.
+
+    Args:
+        networks: networks by name, on the CPU; they get gradients.
+        batch_sizes: images per batch.
+        repeats, seconds: see `timings`, for each batch size and pass.
+
+    Raises:
+        CapsellaError: a network cannot run a batch of that size.
+    """
+    rows = []
+    for batch in batch_sizes:
+        for backward in (False, True):
+            steps = {name: _warm_step(network, batch, backward) for name, network in networks.items()}
+            timed_steps = timings(steps, repeats, seconds)
+            rows += [ExecutionTime(name, batch, backward, timing) for name, timing in timed_steps.items()]
+    return rows
+
+
+def _warm_step(network: ImageClassifier, batch: int, backward: bool) -> Callable[[], object]:
+    """Return a function that runs one pass, after two calls: memory is then allocated, kernels are chosen."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(batch, network.channels, *network.image_size, generator=generator)
+    labels = torch.randint(len(network.classes), (batch,), generator=generator)
+    fast = network if backward else optimize_for_inference(network)
+
+    def forward() -> object:
+        with torch.inference_mode():
+            return fast(images)
+
+    def forward_backward() -> None:
+        network.train()
+        network.zero_grad(set_to_none=True)
+        output = network(images, labels)
+        loss = LossOptions(name="margin" if output.logits is None else "cross_entropy")
+        total_loss(output, images, labels, loss).total.backward()
+
+    step = forward_backward if backward else forward
+    try:
+        step()
+        step()
+    except ValueError as error:  # batch normalisation, for one image whose map is one pixel
+        raise CapsellaError(f"{network.name}: cannot run a batch of {batch}: {error}") from error
+    return step

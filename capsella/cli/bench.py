@@ -3,14 +3,12 @@
 import json
 import shlex
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from capsella.cli.flags import parse, positional
-from capsella.cli.screen import console, show
+from capsella.cli.screen import show
 from capsella.errors import check_minimum
-from capsella.files import write_json
 
 if TYPE_CHECKING:
     from capsella.bench import Bench as Measured
@@ -21,18 +19,11 @@ class BenchCommon:
     """Measure the speed of networks on this machine.
 
     Times single images (p50, p95, p99) and batches in every backend on the CPU.
-    With --training, times forward and backward passes instead.
     """
 
     networks: Annotated[tuple[str, ...], *positional("RUN|MODEL…", "Runs, models, or patterns of models such as '*'.")]
-    training: bool = False
-    """Time forward passes, and forward with backward passes, of random images."""
     backends: tuple[str, ...] = ()
     """Backends to time. Default: all that are installed."""
-    batch: tuple[int, ...] = (1, 5)
-    """With --training: batch sizes."""
-    size: int | None = None
-    """With --training: height and width of a model's images in pixels. Default: as published."""
     threads: int | None = None
     """CPU threads. Default: PyTorch's choice."""
     json: bool = False
@@ -48,15 +39,7 @@ class Bench(BenchCommon):
     calls: int = 200
     """Timed calls per backend, at least 100."""
     seconds: float | None = None
-    """Stop timing a backend after this many seconds. With --training: time each case for this long (default 2)."""
-    channels: int | None = None
-    """With --training: channels of a model's images. Default: as published."""
-    classes: int | None = None
-    """With --training: number of classes of a model. Default: as published."""
-    decoder: Literal["both", "with", "without"] = "both"
-    """With --training: time networks with their decoder, without it, or both."""
-    accelerator: Literal["cpu", "cuda"] = "cpu"
-    """With --training: the device."""
+    """Stop timing a backend after this many seconds."""
 
     def __post_init__(self) -> None:
         check_minimum(1, threads=self.threads)
@@ -68,31 +51,16 @@ def run(arguments: list[str]) -> None:
 
     import torch
 
-    from capsella.bench import BACKENDS, bench_networks, execution_times
-    from capsella.bench.subjects import load_with_images, network_names, with_decoders
+    from capsella.bench import BACKENDS, bench_networks, network_names
 
-    names = network_names(options.networks)
-    if options.training:
-        torch.set_num_threads(options.threads or torch.get_num_threads())
-        sizes = {"image_size": options.size, "channels": options.channels, "classes": options.classes}
-        given = {name: value for name, value in sizes.items() if value is not None}
-        networks, seconds = with_decoders(names, options.decoder, given), options.seconds or 2.0
-        times = execution_times(networks, options.batch, seconds=seconds, device=options.accelerator)
-        values = times.to_dict()
-        if not options.json:
-            show(times.table())
-        if options.out is not None:
-            write_json(options.out, values)
-    else:
-        backends, threads = options.backends or tuple(BACKENDS), options.threads or torch.get_num_threads()
-        values = bench_networks(
-            {name: partial(load_with_images, name) for name in names},
-            {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
-            command=shlex.join(["capsella", "bench", *arguments]),
-            out=options.out,
-            console=console(stderr=True) if len(names) > 1 else None,
-            show=(lambda *_: None) if options.json else _print,
-        )
+    backends, threads = options.backends or tuple(BACKENDS), options.threads or torch.get_num_threads()
+    values = bench_networks(
+        network_names(options.networks),
+        {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
+        command=shlex.join(["capsella", "bench", *arguments]),
+        out=options.out,
+        show=(lambda *_: None) if options.json else _print,
+    )
     if options.json:
         print(json.dumps(values, indent=2))
 

@@ -109,20 +109,12 @@ class TestBench:
             pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
             return model, ImageSet(pixels, torch.zeros(5, dtype=torch.long), model.classes), "random images"
 
-        monkeypatch.setattr("capsella.bench.subjects.load_with_images", tiny)
+        monkeypatch.setattr("capsella.bench.backends.load_with_images", tiny)
         out, names = tmp_path / "b.json", ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
         words = ["bench", *names, "--backends", "eager", "--calls", 100, "--seconds", 0.3, "--out", out]
         assert cli(*words, "--threads", 1).code == 130
         assert made == ["sabour2017_capsnet", "sabour2017_cnn"]
         assert list(json.loads(out.read_text())["networks"]) == ["sabour2017_capsnet"]
-
-    def test_training_with_and_without_decoder(self, cli, tmp_path):
-        out, name = tmp_path / "t.json", "hinton2018_matrix_capsnet_small"
-        quick = ("--size", 17, "--classes", 3, "--channels", 2, "--seconds", 0, "--batch", 1, "--out", out)
-        assert cli("bench", name, "hinton2018_cnn", "--training", *quick).code == 0
-        values = json.loads(out.read_text())
-        assert [row["network"] for row in values["rows"][:3]] == [name, f"{name} + decoder", "hinton2018_cnn"]
-        assert {(*row["image_size"], row["channels"]) for row in values["rows"]} == {(17, 17, 2)}
 
     @pytest.mark.parametrize(
         ("words", "text"),

@@ -235,7 +235,7 @@ class TimesTable(Published):
         times: list[ExecutionTime] = []
         for group in groups:
             networks = {_timed_name(*row): self._network(*row) for row in group}
-            times += execution_times(networks, BATCHES, repeats=repeats, seconds=seconds).rows
+            times += execution_times(networks, BATCHES, repeats=repeats, seconds=seconds)
         heads = [*OVERALL, *(f"batch {batch} {passes} ms" for batch in BATCHES for passes in ("forward", "both"))]
         rows = [_times_row(*row, times) for group in groups for row in group]
         measured = f"Median of at least {repeats} rounds on {hardware(environment())}."

@@ -112,7 +112,7 @@ def measure_speeds(path: Path, runs: Mapping[str, Path]) -> dict[str, Speed]:
     if not set(runs) <= set(known):
         models = {slug: load_run(run).model for slug, run in runs.items()}
         calls = network_latencies(models)
-        steps = {row.network: row for row in execution_times(models, (STEP_IMAGES,)).rows if row.backward}
+        steps = {row.network: row for row in execution_times(models, (STEP_IMAGES,)) if row.backward}
         known = {slug: [calls[slug].p50, STEP_IMAGES / steps[slug].timing.median] for slug in runs}
         write_json(path, {"machine": here, "times": known})
     return {slug: Speed(*known[slug]) for slug in runs}
