@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -12,10 +13,12 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 import capsella
 from docs.hooks import PAGES, site_links
+from tests.trained import CLASSES, draw
 
 PACKAGE = Path(capsella.__file__).parent
 ROOT = PACKAGE.parent
@@ -48,6 +51,30 @@ def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         exec(compile(block, "README.md", "exec"), namespace)
     (shown,) = re.findall(r"^```text\n(.*?)^```", README, re.M | re.S)
     assert capsys.readouterr().out == shown
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Its shell lines are run without Jupyter; tiny images and one training per network stand for its half hour."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    notebook = json.loads((DOCS / "tutorials" / "capsules-or-a-cnn.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    random = np.random.default_rng(0)
+    for kind in CLASSES:
+        (tmp_path / "images" / kind).mkdir(parents=True)
+        for number in range(30):
+            draw(kind, random).save(tmp_path / "images" / kind / f"{number}.png")
+    settings: dict[str, Any] = {"images": "images", "minutes": 1}
+    assert {name for name in settings if f"{name} = " in cells[0]} == set(settings)
+    for cell in cells[1:]:
+        if cell.startswith("!"):
+            fewer = " --folds 1 --seeds 1 --no-curve" if " compare " in cell else ""
+            subprocess.run(cell[1:].format(**settings) + fewer, shell=True, check=True)
+        else:
+            exec(compile(cell, "notebook", "exec"), settings)
+    assert "recommended: " in capsys.readouterr().out
+    assert (tmp_path / "exported" / "predict.py").exists()
 
 
 def test_the_readme_is_short_and_the_citation_is_of_this_version() -> None:
