@@ -1,7 +1,7 @@
 """`capsella export`."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,8 +24,6 @@ class Export:
     """onnx: for ONNX Runtime and other programs. pt2: for PyTorch, with native kernels."""
     quantize: Literal["float32", "int8"] = "float32"
     """Number format of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
-    reconstruction: bool = False
-    """Include the decoder, as one more output: reconstruction."""
     out: Path | None = None
     """The folder. Default: export, export-int8 or export-pt2 in the run's folder."""
     tolerance: float | None = None
@@ -42,7 +40,7 @@ def run(arguments: list[str]) -> None:
     """Export, check and print."""
     options = parse(Export, arguments, "export")
 
-    from capsella.export.runs import export_run
+    from capsella.export import export_run
     from capsella.training.trained import open_run
 
     exported = export_run(
@@ -50,14 +48,13 @@ def run(arguments: list[str]) -> None:
         options.out,
         format=options.format,
         precision=options.quantize,
-        reconstruction=options.reconstruction,
         difference=options.tolerance,
         flips=options.flips,
         say=note,
     )
     about, check = exported.description, exported.files
     if options.json:
-        files_check = None if check is None else asdict(check)
+        files_check = None if check is None else check._asdict()
         print(json.dumps({**about, "parity": exported.parity.to_dict(), "files": files_check}, indent=2))
         return
     engine = f"opset {about['opset']}" if about["format"] == "onnx" else f"routing: {about['routing']}"

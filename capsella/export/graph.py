@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from capsella.errors import ArgumentError, check_argument, warn_once
+from capsella.errors import check_argument, warn_once
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
@@ -20,15 +20,11 @@ from capsella.version import __version__
 
 KEY = "capsella"  # metadata key of the description in a file
 
-
-Output = Literal["activations", "probabilities", "ood_score", "reconstruction"]
-
-
+Output = Literal["activations", "probabilities", "ood_score"]
 OUTPUTS: dict[Output, str] = {
     "activations": "batch, classes; in [0, 1]; the largest is the prediction",
     "probabilities": "batch, classes; calibrated on validation images",
     "ood_score": "batch; above the threshold, an image is unlike the training images",
-    "reconstruction": "batch, channels, height, width; of the predicted class",
 }
 
 
@@ -41,26 +37,24 @@ class Exportable(nn.Module):
 
     def __init__(self, model: ImageClassifier, outputs: Sequence[Output] = ("activations",)) -> None:
         super().__init__()
-        parts = {"probabilities": model.calibration, "ood_score": model.ood_detector}
-        has = {"activations": True, "reconstruction": model.has_decoder, **{k: v is not None for k, v in parts.items()}}
+        fitted = {"activations": model, "probabilities": model.calibration, "ood_score": model.ood_detector}
         for name in outputs:
-            check_argument(has[name], f"be outputs of {model.name}", outputs=name)
+            check_argument(fitted[name] is not None, f"be outputs of {model.name}", outputs=name)
         self.outputs = tuple(outputs)
-        detector = model.ood_detector if "ood_score" in outputs else None
-        self.model = model if "reconstruction" in outputs else without_unused_decoder(model, detector)
+        self.model = without_unused_decoder(model, model.ood_detector if "ood_score" in outputs else None)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, in the order of `outputs`."""
-        found: dict[str, Tensor | None] = {}
+        values: dict[Output, Tensor] = {}
         if "ood_score" in self.outputs and self.model.ood_detector is not None:
             output, scores = predict_with_scores(self.model, images, self.model.ood_detector)
-            found["ood_score"] = scores.amax(1)
+            values["ood_score"] = scores.amax(1)
         else:
             output = self.model(images)
+        values["activations"] = output.activations
         if "probabilities" in self.outputs and self.model.calibration is not None:
-            found["probabilities"] = self.model.calibration.probabilities(output.activations).float()
-        found |= {"activations": output.activations, "reconstruction": output.reconstruction}
-        return tuple(cast(Tensor, found[name]) for name in self.outputs)
+            values["probabilities"] = self.model.calibration.probabilities(output.activations).float()
+        return tuple(values[name] for name in self.outputs)
 
 
 def fitted_outputs(model: ImageClassifier) -> tuple[Output, ...]:
@@ -69,10 +63,10 @@ def fitted_outputs(model: ImageClassifier) -> tuple[Output, ...]:
     fits: dict[Output, Calibration | OODDetector | None] = {"probabilities": model.calibration}
     if model.ood_detector is not None and model.ood_detector.supports(FALSE_POSITIVE_RATE):
         fits["ood_score"] = model.ood_detector
-    for name, fitted in fits.items():
-        if fitted is not None and is_fitted_to(model, fitted):
+    for name, fit in fits.items():
+        if fit is not None and is_fitted_to(model, fit):
             outputs.append(name)
-        elif fitted is not None:
+        elif fit is not None:
             warn_once(f"export {name}", f"the weights have changed since the fit: exported without {name}")
     return tuple(outputs)
 
@@ -92,53 +86,42 @@ def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
 def export_program(
     model: ImageClassifier, backend: Backend, outputs: Sequence[Output] = ("activations",)
 ) -> ExportedProgram:
-    """Export a model with `torch.export` for any number of images, its routing unrolled into operators of `backend`.
-
-    Raises:
-        ArgumentError: a routing with random couplings.
-    """
+    """Export a model with `torch.export` for any number of images, its routing unrolled into operators of `backend`."""
     module = Exportable(with_backend(model, backend), outputs)
     # Two images, since torch.export treats a batch size of one as a constant.
     images = torch.zeros(2, model.channels, *model.image_size)
     with torch.no_grad():
-        program = torch.export.export(module, (images,), dynamic_shapes={"images": {0: Dim("batch")}}, strict=False)
-    refuse_random(program)
-    return program
+        return torch.export.export(module, (images,), dynamic_shapes={"images": {0: Dim("batch")}}, strict=False)
 
 
-def refuse_random(program: ExportedProgram) -> None:
-    """Raise `ArgumentError` if the program draws random numbers."""
-    if random := sorted(name for name in operators(program) if name.startswith(("aten.rand", "capsella.random"))):
-        rule = "not draw random numbers, as random couplings do, to be exported"
-        raise ArgumentError("model", rule, random, shown=", ".join(random))
-
-
-def operators(program: ExportedProgram) -> set[str]:
-    """Return the operators that a program calls, e.g. "capsella.em_capsule_conv.default", also in nested graphs."""
-    graphs = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
-    return {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}
-
-
-def _form(model: ImageClassifier) -> list[str]:
-    """Return the steps that set an image's size and colours, in the order of `capsella.data.reading.to_tensor`."""
-    colours = "convert to the colours above"
+def _preprocessing(model: ImageClassifier) -> list[str]:
+    """Return the steps from a file to the network's input, in the order of `capsella.data.reading.to_tensor`."""
+    if model.value_range is None:
+        deep = "not accepted, as the network was trained on 8 bits"
+    else:  # before resizing, which would smear hot pixels
+        low, high = model.value_range
+        deep = f"map {low:.10g} to 0 and {high:.10g} to 255, clip, and round"
     if model.cut is None:
         steps = {
             "crop": "crop the centre to the aspect ratio above, resize",
             "pad": "resize to fit into the size above, pad evenly with the median colour of the image's border; resize",
             "squash": "resize each side by its own factor",
         }
-        return [colours, f"{steps[model.fit]} with an antialiased bicubic filter"]
-    cut = f"cut out the stained cell: capsella.data.cell_crop.cut_cell(image, (height, width), {model.cut})"
-    return [colours, f"{cut}; radius: of a typical nucleus in pixels of your images; here that of the training images"]
-
-
-def _deep_values(model: ImageClassifier) -> str:
-    """Return how to scale files of more than 8 bits per channel: before resizing, which would smear hot pixels."""
-    if model.value_range is None:
-        return "more than 8 bits per channel: not accepted, as the network was trained on 8 bits"
-    low, high = model.value_range
-    return f"more than 8 bits per channel: map {low:.10g} to 0 and {high:.10g} to 255, clip, and round"
+        form = f"{steps[model.fit]} with an antialiased bicubic filter"
+    else:
+        form = (
+            f"cut out the stained cell: capsella.data.cell_crop.cut_cell(image, (height, width), {model.cut}); radius: "
+            "of a typical nucleus in pixels of your images; here that of the training images"
+        )
+    return [
+        "rotate as the EXIF orientation says",
+        f"more than 8 bits per channel: {deep}",
+        "convert colours with a profile to sRGB",
+        "put transparent images on black",
+        "convert to the colours above",
+        form,
+        "divide by 255",
+    ]
 
 
 def describe_model(model: ImageClassifier, outputs: Sequence[Output], **more: Any) -> dict[str, Any]:
@@ -164,14 +147,7 @@ def describe_model(model: ImageClassifier, outputs: Sequence[Output], **more: An
             "fit": model.fit,
         },
         "value_range": None if model.value_range is None else list(model.value_range),
-        "preprocessing": [
-            "rotate as the EXIF orientation says",
-            _deep_values(model),
-            "convert colours with a profile to sRGB",
-            "put transparent images on black",
-            *_form(model),
-            "divide by 255",
-        ],
+        "preprocessing": _preprocessing(model),
         "outputs": {name: OUTPUTS[name] for name in outputs},
         "thresholds": {
             "ood_score": None if detector is None else detector.threshold(FALSE_POSITIVE_RATE),

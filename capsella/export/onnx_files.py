@@ -54,8 +54,6 @@ def write_onnx(
     check_installed("an ONNX file", "export", "onnx", "onnxscript")
 
     proto = converted(export_program(model, "eager", outputs), ["images"], list(outputs)).model_proto
-    _name_batch(proto)
-    _accept_no_images(proto)
     opset = {entry.domain: entry.version for entry in proto.opset_import}[""]
     description = describe_model(model, outputs, format="onnx", precision="float32", opset=opset, **(facts or {}))
     _save(proto, path, description)
@@ -175,49 +173,6 @@ def _searchsorted(sorted_sequence: Any, values: Any, **_: Any) -> Any:
     return op.ReduceSum(op.Cast(below, to=7), second, keepdims=0)  # 7: int64
 
 
-def _name_batch(proto: Any) -> None:
-    """Name the batch's dimension "batch"; PyTorch names it as its compiler does, e.g. s34."""
-    symbol = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param
-    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
-        for dimension in value.type.tensor_type.shape.dim:
-            if dimension.dim_param == symbol:
-                dimension.dim_param = "batch"
-
-
-def _accept_no_images(proto: Any) -> None:
-    """Let the graph compute an empty batch as one black image, and drop its outputs.
-
-    Some versions of ONNX Runtime, 1.31.1 for one, end the process at an empty batch. Images of other batches are only
-    copied.
-    """
-    from onnx import TensorProto, helper
-
-    graph = proto.graph
-    _, *shape = (dimension.dim_value for dimension in graph.input[0].type.tensor_type.shape.dim)
-    rename = {"images": "images_or_black"} | {value.name: f"{value.name}_or_black" for value in graph.output}
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for k, name in enumerate(names):
-                names[k] = rename.get(name, name)
-    for name, values in {"one": [1], "zero": [0], "image_shape": shape}.items():
-        graph.initializer.append(helper.make_tensor(f"batch_{name}", TensorProto.INT64, [len(values)], values))
-    before = [
-        helper.make_node("Shape", ["images"], ["batch_size"], start=0, end=1),
-        helper.make_node("Sub", ["batch_one", "batch_size"], ["batch_lack"]),
-        helper.make_node("Max", ["batch_lack", "batch_zero"], ["batch_missing"]),
-        helper.make_node("Concat", ["batch_missing", "batch_image_shape"], ["batch_black_shape"], axis=0),
-        helper.make_node("ConstantOfShape", ["batch_black_shape"], ["batch_black"]),
-        helper.make_node("Concat", ["images", "batch_black"], ["images_or_black"], axis=0),
-    ]
-    after = [
-        helper.make_node("Slice", [rename[value.name], "batch_zero", "batch_size", "batch_zero"], [value.name])
-        for value in graph.output
-    ]
-    nodes = [*before, *graph.node, *after]
-    graph.ClearField("node")
-    graph.node.extend(nodes)
-
-
 def _save(proto: Any, path: str | Path, description: dict[str, Any]) -> None:
     """Add the description to a model, and check and save it."""
     import onnx
@@ -262,23 +217,3 @@ def load_onnx(path: str | Path, threads: int | None = None, output: str = "activ
     except Exception as error:  # ONNX Runtime's own errors share no base class
         raise CapsellaError(f"{path}: ONNX Runtime cannot read it: {error}") from error
     return lambda images: torch.from_numpy(session.run([output], {"images": images.numpy()})[0])
-
-
-def read_onnx_description(path: str | Path) -> dict[str, Any]:
-    """Read the description in a file; see `describe_model`.
-
-    Raises:
-        CapsellaError: no ONNX file, or not one of capsella's.
-    """
-    check_installed("an ONNX file", "export", "onnx")
-    import onnx
-
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # protobuf's errors differ between versions
-        raise CapsellaError(f"{path}: cannot be read as an ONNX file: {error}") from error
-    entries = {entry.key: entry.value for entry in model.metadata_props}
-    if KEY not in entries:
-        raise CapsellaError(f"{path}: capsella did not write it, so it describes no classes")
-    description: dict[str, Any] = json.loads(entries[KEY])
-    return description

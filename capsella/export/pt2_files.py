@@ -10,7 +10,7 @@ import torch
 
 from capsella import _native
 from capsella.errors import CapsellaError
-from capsella.export.graph import KEY, Output, describe_model, export_program, operators
+from capsella.export.graph import KEY, Output, describe_model, export_program
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
 
@@ -28,7 +28,9 @@ def write_pt2(
     must read such a file with `load_pt2`, which registers the kernels. Raises as `write_onnx`.
     """
     program = export_program(model, "auto", outputs)
-    fused = sorted(name for name in operators(program) if name.startswith("capsella."))
+    graphs = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    operators = {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}
+    fused = sorted(name for name in operators if name.startswith("capsella."))
     description = describe_model(
         model,
         outputs,

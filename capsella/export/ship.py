@@ -18,46 +18,37 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from capsella.data import framing
+from capsella.data import FolderData, framing
 from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
 from capsella.data.reading import decode
-from capsella.data.splits import Splits, single_images
-from capsella.errors import ArgumentError, CapsellaError, check_argument, unknown_name
+from capsella.data.splits import single_images
+from capsella.errors import CapsellaError, check_argument
+from capsella.evaluation.domain import ADAPTED, adapted_images
 from capsella.export.graph import Output, fitted_outputs
 from capsella.export.odd_files import write_odd_files
 from capsella.export.onnx_files import load_onnx, write_int8, write_onnx
-from capsella.export.parity import (
-    TOLERANCES,
-    Activations,
-    Others,
-    Parity,
-    Precision,
-    Tolerance,
-    check_parity,
-    compare,
-    default_tolerance,
-)
+from capsella.export.parity import Parity, Precision, Tolerance, check_parity, compare, default_tolerance
 from capsella.export.pt2_files import load_pt2, write_pt2
 from capsella.files import read_json, write_json, write_text
 from capsella.models import ImageClassifier
+from capsella.training import Run, load_splits
 
 Format = Literal["onnx", "pt2"]
-FORMATS = ("onnx", "pt2")
 CALIBRATION_IMAGES = 256
 TIMED = 20  # images on which predict.py is timed
 PREDICT, FRAMING = Path(__file__).with_name("predict.py"), Path(framing.__file__)
 
 
 class ExportImages(NamedTuple):
-    """Images to calibrate and compare an exported file on, in place of the splits of a run."""
+    """Images to calibrate int8 on, images to compare on, and image files that predict.py must read as capsella does."""
 
     train: ImageSet
     test: ImageSet
+    files: Sequence[Path] = ()
 
 
-@dataclass(frozen=True)
-class FileCheck:
+class FileCheck(NamedTuple):
     """The result of comparing the predict.py of an exported folder with capsella.
 
     files: number of image files that both read equally, including those of `write_odd_files`. milliseconds: median time
@@ -81,49 +72,102 @@ class Exported:
     files: FileCheck | None
 
 
+def export_run(
+    run: Run,
+    out: Path | None = None,
+    *,
+    format: Format = "onnx",
+    precision: Precision = "float32",
+    difference: float | None = None,
+    flips: float | None = None,
+    say: Callable[[str], object] = lambda note: None,
+) -> Exported:
+    """Write the network of a run to a folder, checked on its test images or on those that it was adapted to.
+
+    Args:
+        run: a trained run.
+        out: the folder; by default export, export-int8 or export-pt2 in the run's folder.
+        format, precision: as for `export_model`.
+        difference, flips: limits of the parity check; by default `default_tolerance`.
+        say: called with each note.
+
+    Raises:
+        ArgumentError, CapsellaError: as `export_model`; the images are not available.
+    """
+    default = default_tolerance(run.model, precision)
+    tolerance = Tolerance(
+        default.difference if difference is None else difference,
+        default.flips if flips is None else flips,
+        default.probability if difference is None else max(default.probability, difference),
+    )
+    kind = f"-{format}" if format != "onnx" else "" if precision == "float32" else f"-{precision}"
+    facts = {"recipe": run.name}
+    if run.adapted is None:
+        splits = load_splits(run, skip_broken=True)
+        train, test = (single_images(part, "exports") for part in (splits.train, splits.test))
+        data = run.recipe.data
+        files = [data.path / name for name in test.files or ()] if isinstance(data, FolderData) else []
+        images = ExportImages(train, test, files)
+    else:
+        images = ExportImages(*adapted_images(run, run.adapted))
+        say(ADAPTED)
+        domain = f"{run.adapted['laboratory']}, without those of the adaptation"
+        facts |= {"images": domain, "probabilities": ADAPTED}
+    return export_model(
+        run.model,
+        images,
+        out or run.folder / f"export{kind}",
+        format=format,
+        precision=precision,
+        tolerance=tolerance,
+        facts=facts,
+    )
+
+
 def export_model(
     model: ImageClassifier,
-    images: Splits | ExportImages,
+    images: ExportImages,
     folder: str | Path,
     *,
     format: Format = "onnx",
     precision: Precision = "float32",
-    reconstruction: bool = False,
     tolerance: Tolerance | None = None,
-    files: Sequence[Path] = (),
     facts: dict[str, Any] | None = None,
 ) -> Exported:
     """Write a trained network to a folder, and compare it with the network on every test image.
 
     Args:
         model: a trained network.
-        images: splits that `model` was trained with. int8 calibrates on training images; test images are compared.
+        images: `model` was trained without the test images.
         folder: the folder; written only if the comparison passes.
         format: "onnx", or "pt2" for `torch.export` with the native kernels.
         precision: "float32", or "int8" for ONNX.
-        reconstruction: include the decoder.
         tolerance: limits of differences; default: `default_tolerance`.
-        files: image files of the test images; predict.py must read them as capsella does.
         facts: more entries for the description.
 
     Raises:
-        ArgumentError: an unknown format or precision, or one that the format lacks; `folder` holds a run.
+        ArgumentError: a precision that the format lacks; `folder` holds a run.
         CapsellaError: the check fails; an extra is not installed.
     """
-    _check(format, precision)
+    is_possible = format == "onnx" or precision == "float32"
+    check_argument(is_possible, "be 'float32' for the format 'pt2'", precision=precision)
     folder = Path(folder)
     check_argument(not (folder / "config.json").exists(), "be a folder of its own, without a run", out=str(folder))
-    train, test = (single_images(part, "exports") for part in (images.train, images.test))
     outputs = fitted_outputs(model)
     if precision == "int8":  # the detector's matrices would be quantised, too
         outputs = tuple(name for name in outputs if name != "ood_score")
-    outputs = (*outputs, "reconstruction") if reconstruction else outputs
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary:
         part = Path(temporary)
-        description = _written(model, part / f"model.{format}", train, format, precision, outputs, facts)
-        run, others = _read_back(part / f"model.{format}", format, outputs)
-        check_parity(parity := compare(model, run, test, tolerance or default_tolerance(model, precision), 64, others))
+        path = part / f"model.{format}"
+        if format == "pt2":
+            description = write_pt2(model, path, outputs=outputs, facts=facts)
+            exported = {name: load_pt2(path, name)[0] for name in outputs}
+        else:
+            description = _write_onnx(model, path, images.train, precision, outputs, facts)
+            exported = {name: load_onnx(path, output=name) for name in outputs}
+        parity = compare(model, exported, images.test, tolerance or default_tolerance(model, precision))
+        check_parity(parity)
         model.save_pretrained(part)
         values = {**read_json(part / "model.json"), **description, "parity": parity.to_dict()}
         write_json(part / "model.json", values)
@@ -132,25 +176,21 @@ def export_model(
             program = PREDICT.read_text(encoding="utf-8").replace("from capsella.data.framing", "from framing")
             write_text(part / PREDICT.name, program)
             shutil.copyfile(FRAMING, part / FRAMING.name)
-            check = _check_files(model, part, test, files)
+            check = _check_files(model, part, images)
         folder.mkdir(exist_ok=True)
         for file in part.iterdir():
             os.replace(file, folder / file.name)
     return Exported(folder, description, parity, check)
 
 
-def _written(
+def _write_onnx(
     model: ImageClassifier,
     path: Path,
     train: ImageSet,
-    format: Format,
     precision: Precision,
     outputs: Sequence[Output],
     facts: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Write the file, and return its description."""
-    if format == "pt2":
-        return write_pt2(model, path, outputs=outputs, facts=facts)
     if precision == "float32":
         return write_onnx(model, path, outputs=outputs, facts=facts)
     with tempfile.TemporaryDirectory() as folder:
@@ -159,17 +199,8 @@ def _written(
         return write_int8(source, path, train.subset(evenly(len(train), CALIBRATION_IMAGES)), description)
 
 
-def _read_back(path: Path, format: Format, outputs: Sequence[Output]) -> tuple[Activations, Others]:
-    """Load each output of the file."""
-    if format == "pt2":
-        loaded = {name: load_pt2(path, name)[0] for name in outputs}
-    else:
-        loaded = {name: load_onnx(path, output=name) for name in outputs}
-    return loaded.pop("activations"), loaded
-
-
-def _check_files(model: ImageClassifier, folder: Path, test: ImageSet, files: Sequence[Path]) -> FileCheck:
-    """Check that predict.py reads image files as capsella does, and time it.
+def _check_files(model: ImageClassifier, folder: Path, images: ExportImages) -> FileCheck:
+    """Check that predict.py reads image files as capsella does, and time it on a few test images.
 
     Raises:
         CapsellaError: predict.py reads a file differently.
@@ -178,26 +209,29 @@ def _check_files(model: ImageClassifier, folder: Path, test: ImageSet, files: Se
 
     about = read_json(folder / "model.json")
 
-    def ours(file: Path) -> np.ndarray:
+    def read(file: Path) -> np.ndarray:
         pixels, loss = decode(file, str(file), model.preprocessing)
         loss.check(model.value_range)
         return pixels.numpy()
 
+    network, seconds = predict.Network(folder, threads=1), []
     with tempfile.TemporaryDirectory() as temporary:
         brightest = 65535 if model.value_range is None else int(model.value_range[1])
-        odd = write_odd_files(Path(temporary, "odd"), brightest)
-        for file in (*files, *odd):
-            expected, found = _attempt(ours, file), _attempt(lambda path: predict.read_image(path, about), file)
-            are_equal = expected is found if expected is None or found is None else np.array_equal(expected, found)
-            if not are_equal:
+        files = [*images.files, *write_odd_files(Path(temporary, "odd"), brightest)]
+        for file in files:
+            ours, theirs = _attempt(read, file), _attempt(lambda path: predict.read_image(path, about), file)
+            if not (ours is theirs if ours is None or theirs is None else np.array_equal(ours, theirs)):
                 raise CapsellaError(f"{PREDICT.name} reads {file.name} differently from capsella")
-        network = predict.Network(folder, threads=1)
-        timed, seconds = list(files[:TIMED]) or _saved(test, Path(temporary)), []
+        timed = list(images.files[:TIMED])
+        if not timed:
+            for number, pixels in enumerate(images.test.images[:TIMED]):
+                timed.append(Path(temporary, f"{number}.png"))
+                Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy()).save(timed[-1])
         for file in timed:
             began = time.perf_counter()
             network.predict(file)
             seconds.append(time.perf_counter() - began)
-    return FileCheck(len(files) + len(odd), 1000 * median(seconds))
+    return FileCheck(len(files), 1000 * median(seconds))
 
 
 def _attempt(read: Callable[[Path], np.ndarray], file: Path) -> np.ndarray | None:
@@ -205,20 +239,3 @@ def _attempt(read: Callable[[Path], np.ndarray], file: Path) -> np.ndarray | Non
         return read(file)
     except Exception:  # decoders raise errors of every kind; both must refuse the file
         return None
-
-
-def _saved(images: ImageSet, folder: Path) -> list[Path]:
-    """Save a few images as PNG files."""
-    files = [folder / f"{k}.png" for k in range(min(TIMED, len(images)))]
-    for file, pixels in zip(files, images.images, strict=False):
-        Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy()).save(file)
-    return files
-
-
-def _check(format: str, precision: str) -> None:
-    if format not in FORMATS:
-        raise unknown_name("format", format, FORMATS)
-    if precision not in TOLERANCES:
-        raise unknown_name("precision", precision, TOLERANCES)
-    if format == "pt2" and precision != "float32":
-        raise ArgumentError("precision", "be 'float32' for the format 'pt2'", precision)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_installed
-from capsella.export.graph import refuse_random, with_backend
+from capsella.export.graph import with_backend
 from capsella.export.onnx_files import converted
 from capsella.layers import DenseDecoder
 from capsella.models import CapsuleClassifier
@@ -114,14 +114,12 @@ def encoder_graph(model: CapsuleClassifier) -> bytes:
 
     Raises:
         CapsellaError: a page cannot preprocess images for this network, or the extra `export` is not installed.
-        ArgumentError: a routing with random couplings, which an ONNX graph cannot contain.
     """
     check_readable(model)
     check_installed("a page", "export", "onnx", "onnxscript")
     encoder = _Encoder(cast(CapsuleClassifier, with_backend(model, "eager"))).eval()
     with torch.no_grad():
         graph = torch.export.export(encoder, (torch.zeros(1, model.channels, *model.image_size),), strict=False)
-    refuse_random(graph)
     return _serialize(graph, ["images"], ["activations", "poses"])
 
 

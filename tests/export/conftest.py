@@ -68,7 +68,7 @@ def exported_onnx(model, splits, tmp_path_factory):
     """The folder of a calibrated network, checked as every export is."""
     pytest.importorskip("onnxscript", reason="needs the extra `export`")
     pytest.importorskip("onnxruntime", reason="needs the extra `export`")
-    from capsella.export import export_model
+    from capsella.export import ExportImages, export_model
 
     fitted = copy.deepcopy(model)
     with torch.no_grad():
@@ -76,5 +76,6 @@ def exported_onnx(model, splits, tmp_path_factory):
     fitted.calibration = fit_calibration(activations, splits.validation.labels)
     fit_ood_detector(fitted, splits.train, splits.validation)
     with without_shape_checks():
-        exported = export_model(fitted, splits, tmp_path_factory.mktemp("onnx") / "digits", facts={"recipe": "tiny"})
+        images, folder = ExportImages(splits.train, splits.test), tmp_path_factory.mktemp("onnx") / "digits"
+        exported = export_model(fitted, images, folder, facts={"recipe": "tiny"})
     return fitted, exported

@@ -16,21 +16,17 @@ from capsella.uncertainty import fit_calibration, fit_ood_detector
 
 
 class Darkness(ImageClassifier):
-    """ "dark" below a mean of one half, "light" above; reconstructs the image itself."""
+    """ "dark" below a mean of one half, "light" above."""
 
     name = "darkness"
 
-    def __init__(self, draws=False):
+    def __init__(self):
         super().__init__((2, 2), 1, ("dark", "light"))
-        self.scale, self.draws = nn.Parameter(torch.ones(1)), draws
-
-    @property
-    def has_decoder(self):
-        return self.draws
+        self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, images, labels=None):
         mean = images.mean((1, 2, 3))
-        return Output(self.scale * torch.stack([1 - mean, mean], 1), reconstruction=images if self.draws else None)
+        return Output(self.scale * torch.stack([1 - mean, mean], 1))
 
 
 def grey(*values):
@@ -39,12 +35,12 @@ def grey(*values):
 
 
 IMAGES = grey(0, 255, 51, 204, 126, 1)
-MODEL, DRAWING = Darkness(), Darkness(draws=True)
+MODEL = Darkness()
 
 
 def shifted(by):
     """The same network, lighter."""
-    return lambda images: MODEL(images).activations.detach() + torch.tensor([-by, by])
+    return {"activations": lambda images: MODEL(images).activations.detach() + torch.tensor([-by, by])}
 
 
 def test_equal_networks_need_no_tolerance():
@@ -55,7 +51,7 @@ def test_equal_networks_need_no_tolerance():
 
 
 def test_differences_flips_and_errors_are_counted():
-    parity = compare(MODEL, shifted(0.02), IMAGES, Tolerance(0.5, 100.0), batch_size=4)
+    parity = compare(MODEL, shifted(0.02), IMAGES, Tolerance(0.5, 100.0))
     assert parity.difference == pytest.approx(0.02, abs=1e-6)
     assert parity.flips == 1  # 126 of 255 is just dark
     assert parity.exported_error == pytest.approx(100 * 2 / 6)
@@ -70,19 +66,6 @@ def test_beyond_either_tolerance_is_an_error(tolerance):
         check_parity(parity)
 
 
-def test_reconstructions_are_compared_where_classes_agree():
-    def drawn(part):
-        wrong = (part.mean((1, 2, 3)) * 255).round() == 126  # the one that gets another class
-        return part + 0.3 * wrong[:, None, None, None] - 0.05
-
-    for limit in (0.06, 0.04):
-        others = {"reconstruction": drawn}
-        parity = compare(DRAWING, shifted(0.02), IMAGES, Tolerance(limit, 100.0), others=others)
-        assert parity.flips == 1
-        assert parity.pixel_difference == pytest.approx(0.05, abs=1e-6)
-        assert parity.holds == (limit > 0.05)
-
-
 def test_probabilities_and_the_ood_check_are_compared():
     model = create_model("sabour2017_cnn", image_size=17, classes=3).eval()
     pixels = torch.randint(256, (60, 1, 17, 17), dtype=torch.uint8)
@@ -91,14 +74,14 @@ def test_probabilities_and_the_ood_check_are_compared():
     with torch.no_grad():
         a = model(pixels.float() / 255).activations
     model.calibration = fit_calibration(a, a.argmax(1))
-    exact = {name: exported(model, name) for name in ("probabilities", "ood_score")}
-    parity = compare(model, exported(model, "activations"), images, Tolerance(0, 0, 1e-6), others=exact)
+    exact = {name: exported(model, name) for name in ("activations", "probabilities", "ood_score")}
+    parity = compare(model, exact, images, Tolerance(0, 0, 1e-6))
     assert (parity.holds, parity.ood_flips) == (True, 0)
-    others = exact | {"probabilities": lambda part: exact["probabilities"](part) + 0.01}
-    parity = compare(model, exported(model, "activations"), images, Tolerance(0, 0, 0.005), others=others)
+    changed = exact | {"probabilities": lambda part: exact["probabilities"](part) + 0.01}
+    parity = compare(model, changed, images, Tolerance(0, 0, 0.005))
     assert (parity.holds, parity.probability) == (False, pytest.approx(0.01, abs=1e-6))
-    others = exact | {"ood_score": lambda part: exact["ood_score"](part) + 100}
-    parity = compare(model, exported(model, "activations"), images, Tolerance(0, 0), others=others)
+    changed = exact | {"ood_score": lambda part: exact["ood_score"](part) + 100}
+    parity = compare(model, changed, images, Tolerance(0, 0))
     assert (parity.holds, parity.ood_flips > 50) == (False, True)
 
 
@@ -106,25 +89,16 @@ def exported(model, name):
     return lambda part: Exportable(model, (name,))(part)[0].detach()
 
 
-@pytest.mark.parametrize(("batch_size", "expected"), [(2, [1, 2, 2, 1]), (64, [1, 5])])
-def test_single_images_and_batches_are_both_tried(batch_size, expected):
-    sizes = []
-    compare(MODEL, lambda part: sizes.append(len(part)) or shifted(0)(part), IMAGES, Tolerance(0.0, 0.0), batch_size)
-    assert sizes == expected
-    assert compare(MODEL, shifted(0), IMAGES.subset([0]), Tolerance(0.0, 0.0)).holds
-
-
-def test_broken_outputs_are_errors():
-    def later_nan(part):
-        return part if len(part) == 1 else part * float("nan")
-
-    anything = Tolerance(1.0, 100.0)
-    with pytest.raises(CapsellaError, match="NaN"):
-        compare(MODEL, shifted(float("nan")), IMAGES, anything)
-    with pytest.raises(CapsellaError, match="NaN"):
-        compare(DRAWING, shifted(0.0), IMAGES, anything, others={"reconstruction": later_nan})
-    with pytest.raises(CapsellaError, match="shape"):
-        compare(MODEL, lambda part: shifted(0)(part)[:, :1], IMAGES, anything)
+def test_single_images_and_batches_are_both_tried_and_broken_outputs_are_errors():
+    sizes, right = [], shifted(0)["activations"]
+    compare(MODEL, {"activations": lambda part: sizes.append(len(part)) or right(part)}, IMAGES, Tolerance(0.0, 0.0))
+    assert sizes == [1, 5]
+    for wrong, reason in (
+        (lambda part: right(part) if len(part) == 1 else right(part) * float("nan"), "NaN"),
+        (lambda part: right(part)[:, :1], "shape"),
+    ):
+        with pytest.raises(CapsellaError, match=reason):
+            compare(MODEL, {"activations": wrong}, IMAGES, Tolerance(1.0, 100.0))
 
 
 def test_what_cannot_be_compared():

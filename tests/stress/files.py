@@ -22,7 +22,8 @@ from PIL import Image
 
 from capsella.cli import main
 from capsella.data.sources.idx import _FILES as IDX
-from capsella.export import load_onnx, read_onnx_description
+from capsella.errors import CapsellaError
+from capsella.export import load_onnx
 from tests.stress.ground import Ended, Tally, command, forked, fresh, import_all, learned, make_images, make_run
 from tests.stress.mutations import BYTES, Mutation, odd_json, odd_table
 from tests.trained import CLASSES
@@ -202,13 +203,8 @@ def read_report(run: Path) -> None:
 def read_onnx(path: Path) -> None:
     """Load an exported model as a program would, and print errors as the command line does."""
     try:
-        read_onnx_description(path)
         load_onnx(path)(torch.zeros(1, 1, 20, 20))
-    except Exception as error:
-        from capsella.errors import CapsellaError
-
-        if not isinstance(error, CapsellaError | ValueError | OSError):
-            raise
+    except (CapsellaError, ValueError, OSError) as error:
         print(f"error: {error}")
         raise SystemExit(1) from error
 
@@ -262,10 +258,9 @@ def mat_of(images: Path) -> bytes:
 
 
 def onnx_of(run: Path, folder: Path) -> bytes:
-    out = folder / "export" / "model.onnx"
-    ended = forked(command("export", run, "--out", out), 120)
+    ended = forked(command("export", run, "--out", folder / "export"), 120)
     assert ended.code == 0, ended.said
-    return out.read_bytes()
+    return (folder / "export" / "model.onnx").read_bytes()
 
 
 def hostile_npz(evil: bytes, canary: Path) -> list[tuple[str, bytes]]:
