@@ -1,7 +1,6 @@
 """`capsella papers`."""
 
 import shlex
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,26 +31,23 @@ class Papers:
     """small: minutes per row, a smoke test. medium: hours per row on two cores. full: the paper's own training.
     Default: small for a table or figure, medium for a paper."""
     seeds: int | None = None
-    """Number of seeds per row. Default: 1; with reproduce 3 for rows that a claim compares."""
+    """Number of seeds per row. Default: 1; with reproduce 3 for tables that a claim compares."""
     data: str | None = None
     """With run: other data sets, separated by commas, e.g. smallnorb-jpeg instead of smallnorb."""
     rows: tuple[str, ...] = ()
     """With run routings: train only these routings, and show the published rows beside them."""
     plugin: Path | None = None
     """A Python file that registers a routing, network or recipe of your own."""
-    hours: float | None = None
-    """With reproduce: train only what fits into this time. Default: everything."""
     stand_ins: bool = False
     """With reproduce: use similar images where those of a paper are not available, and mark such results."""
     out: Path | None = None
     """Folder of the runs and results. Default: runs/NAME-BUDGET; tables of a paper may share one."""
     dry_run: bool = False
-    """With reproduce: print the plan and stop."""
+    """With reproduce: time a few steps of each network, print the plan, and stop."""
     cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
     def __post_init__(self) -> None:
         check_minimum(1, seeds=self.seeds)
-        check_argument(self.hours is None or self.hours > 0, "be above 0", hours=self.hours)
         check_argument(self.name is not None or self.action != "run", "be given (capsella papers list)", name=self.name)
         check_argument(self.data is None or self.action == "run", "come with run", data=self.data)
         check_argument(self.cluster.on is None or self.plugin is None, "come without --on", plugin=self.plugin)
@@ -101,34 +97,23 @@ def _run(options: Papers) -> None:
 
 
 def _reproduce(options: Papers, command: str) -> None:
-    """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
-    from capsella.experiments.reproduce import (
-        Measurements,
-        Reproduction,
-        find_entries,
-        left_out,
-        make_plan,
-        plan_summary,
-        trainings_of,
-    )
+    """Make every table and figure, and one page; for a dry run, print the plan."""
+    from capsella.experiments.reproduce import find_entries, missing_lines, plan_summary, reproduce
     from capsella.papers.published import FIGURES, TABLES
 
-    began, budget, seeds = time.monotonic(), options.budget or "medium", options.seeds or 3
-    papers = by_paper([*TABLES, *FIGURES])
+    budget, papers = options.budget or "medium", by_paper([*TABLES, *FIGURES])
     findings = options.name == "findings"  # all tables that a claim needs, and their forest plot
     if options.name is not None and options.name not in papers and not findings:
         raise unknown_name("paper", options.name, papers)
     folder, out = options.out or Path("runs", f"{'findings' if findings else 'reproduce'}-{budget}"), console()
     out.print("looking for the images", markup=False)
-    measured = Measurements(folder)
-    entries, missing = find_entries(options.name, budget, folder, measured, stand_ins=options.stand_ins or findings)
+    stand_ins = options.stand_ins or findings
+    entries, missing = find_entries(options.name, budget, options.seeds or 3, folder, stand_ins=stand_ins)
     if not entries:
-        raise CapsellaError("\n".join(["the images of no table or figure are available", *left_out(missing)]))
-    out.print("timing a few steps of each network", markup=False)
-    plan = make_plan(trainings_of(entries, seeds, measured.seconds), options.hours)
-    show(plan_summary(plan, entries))
-    print(*left_out(missing), sep="\n", end="\n" if missing else "")
-    if not options.dry_run:
-        reproduction = Reproduction(folder, entries, missing, plan, seeds, command, out, began)
-        with ray_session(options.cluster):
-            print(f"page    {reproduction.run()}")
+        raise CapsellaError("\n".join(["the images of no table or figure are available", *missing_lines(missing)]))
+    print(*missing_lines(missing), sep="\n", end="\n" if missing else "")
+    if options.dry_run:
+        show(plan_summary(entries))
+        return
+    with ray_session(options.cluster):
+        print(f"page    {reproduce(folder, entries, missing, command, out)}")

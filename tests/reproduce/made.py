@@ -10,7 +10,7 @@ import torch
 from capsella.data import ImageSet, NamedData, catalogue
 from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
-from capsella.experiments.reproduce import findings, plan
+from capsella.experiments.reproduce import entries, findings
 from capsella.papers import published
 from capsella.papers.figure_types import RunFigure
 from capsella.papers.sabour2017.tables import draw_reconstructions
@@ -84,6 +84,6 @@ def registered() -> Iterator[None]:
                 patch.delitem(found, name)
             for name, make in made.items():
                 patch.setitem(found, name, make)
-        for module in (plan, findings):
+        for module in (entries, findings):
             patch.setattr(module, "CLAIMS", CLAIMS)
         yield

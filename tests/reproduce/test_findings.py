@@ -36,14 +36,14 @@ def write_run(folder, slug, seed, errors, loss=FLAT, validation=1.0):
 
 
 def entry(folder, budget="medium"):
-    return Entry("made2026-1", table(budget), budget, tuple(rows(budget).values()), folder)
+    return Entry("made2026-1", table(budget), budget, tuple(rows(budget).values()), 3, folder)
 
 
 def verdict(folder, caps, cnn, budget="medium", **options):
     for slug, errors in (("caps", caps), ("cnn", cnn)):
         for seed, count in enumerate(errors):
             write_run(folder, slug, seed, count, **options)
-    return judge_claim(CLAIM, entry(folder, budget), 3)
+    return judge_claim(CLAIM, entry(folder, budget))
 
 
 def test_support_and_contradiction(tmp_path):
@@ -67,22 +67,22 @@ def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
     tried = [with_learning_rate(rows("medium")["cnn"], rate) for rate in (1, 2)]
     of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("medium").values(), *tried))
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
-    assert "cnn-rate2" in judge_claim(claim, of_both, 3).not_tested
+    assert "cnn-rate2" in judge_claim(claim, of_both).not_tested
     (tmp_path / "cnn-rate2-seed0").mkdir()
     (tmp_path / "cnn-rate2-seed0" / "diverged.json").write_text("{}")
     for seed in range(2):
         write_run(tmp_path, "cnn-rate1", seed, 21, validation=1.5)
-    assert judge_claim(claim, of_both, 3).rows == ("caps", "cnn")
+    assert judge_claim(claim, of_both).rows == ("caps", "cnn")
     for seed in range(2):
         write_run(tmp_path / "better", "cnn-rate1", seed, 21, validation=0.5)
         (tmp_path / "better" / f"cnn-rate1-seed{seed}/result.json").rename(
             tmp_path / f"cnn-rate1-seed{seed}/result.json"
         )
-    found = judge_claim(claim, of_both, 3)
+    found = judge_claim(claim, of_both)
     assert (found.rows, found.answer) == (("caps", "cnn-rate1"), "cannot tell")
     (tmp_path / "cnn-seed0" / "diverged.json").write_text("{}")
     (tmp_path / "cnn-seed1" / "result.json").unlink()
-    assert judge_claim(claim, of_both, 3).rows == ("caps", "cnn-rate1")
+    assert judge_claim(claim, of_both).rows == ("caps", "cnn-rate1")
 
 
 def test_an_interval_that_holds_0_cannot_tell(tmp_path):
@@ -94,19 +94,19 @@ def test_an_interval_that_holds_0_cannot_tell(tmp_path):
 def test_p_values_are_adjusted_for_all_claims_that_are_tested(tmp_path):
     verdict(tmp_path, (20, 26), (36, 44))
     claims = [CLAIM, dataclasses.replace(CLAIM, worse="no-such")]
-    alone = judge_claim(CLAIM, entry(tmp_path), 3)
-    once, missing = judge([entry(tmp_path)], (), 3, claims)
+    alone = judge_claim(CLAIM, entry(tmp_path))
+    once, missing = judge([entry(tmp_path)], (), claims)
     assert (once.p_value, missing.answer) == (alone.p_value, "not tested")
-    twice = judge([entry(tmp_path)], (), 3, [CLAIM, *claims])
+    twice = judge([entry(tmp_path)], (), [CLAIM, *claims])
     assert twice[0].p_value == pytest.approx(2 * alone.p_value)
 
 
 def test_a_missing_row_is_not_tested(tmp_path):
     found = verdict(tmp_path, (20, 21), ())
     assert (found.answer, found.gain) == ("not tested", None)
-    assert judge_claim(CLAIM, None, 3).answer == "not tested"
+    assert judge_claim(CLAIM, None).answer == "not tested"
     unknown = dataclasses.replace(CLAIM, worse="no-such", worse_rates=("no-such-rate1",))  # as of images without it
-    assert judge_claim(unknown, entry(tmp_path), 3).answer == "not tested"
+    assert judge_claim(unknown, entry(tmp_path)).answer == "not tested"
 
 
 def test_rows_far_from_convergence_are_not_tested(tmp_path):
@@ -132,8 +132,8 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
     on = (TestSet("test", "plain"), TestSet("novel", "novel", lambda data: data))
     table = MatchedErrorTable(title="t", columns=("network",), rows=both, test_sets=on)
     stopped = dataclasses.replace(entry(tmp_path), published=table)
-    assert judge_claim(CLAIM, stopped, 3).answer == "supports"
-    assert judge_claim(dataclasses.replace(CLAIM, on="novel"), stopped, 3).answer == "contradicts"
+    assert judge_claim(CLAIM, stopped).answer == "supports"
+    assert judge_claim(dataclasses.replace(CLAIM, on="novel"), stopped).answer == "contradicts"
 
 
 @pytest.mark.parametrize("budget", ["small", "medium", "full"])

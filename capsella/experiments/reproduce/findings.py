@@ -9,7 +9,7 @@ import numpy as np
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval, holm_adjusted, pooled_seed_variance, rank_test
 from capsella.experiments import CorrectnessTable, was_still_learning
-from capsella.experiments.reproduce.plan import Entry
+from capsella.experiments.reproduce.entries import Entry
 from capsella.papers.published import CLAIMS, paper_of
 from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
 from capsella.training import Recipe, RunFolder
@@ -82,26 +82,24 @@ class Finding:
         }
 
 
-def judge(
-    entries: Sequence[Entry], missing: Iterable[str], seeds: int, claims: Sequence[Claim] | None = None
-) -> list[Finding]:
+def judge(entries: Sequence[Entry], missing: Iterable[str], claims: Sequence[Claim] | None = None) -> list[Finding]:
     """Judge every claim of the entries' papers together. missing: names of tables and figures that were left out."""
     by_name = {entry.name: entry for entry in entries}
     papers = {paper_of(name) for name in (*by_name, *missing)}
     claims = [claim for claim in claims or CLAIMS if paper_of(claim.where) in papers]
-    findings = [judge_claim(claim, by_name.get(claim.where), seeds) for claim in claims]
+    findings = [judge_claim(claim, by_name.get(claim.where)) for claim in claims]
     tested = [at for at, finding in enumerate(findings) if finding.answer != "not tested"]
     for at, p_value in zip(tested, holm_adjusted([findings[at].p_value for at in tested]), strict=True):
         findings[at] = replace(findings[at], p_value=p_value)
     return findings
 
 
-def judge_claim(claim: Claim, entry: Entry | None, seeds: int) -> Finding:
+def judge_claim(claim: Claim, entry: Entry | None) -> Finding:
     """Compare the two rows of one claim. entry: its table or figure; None if that was left out."""
     rows = (claim.better, claim.worse)
     if entry is None:
         return Finding(claim, rows, f"{claim.where} was left out.")
-    results, key = _results(entry, seeds), _key(claim, entry)
+    results, key = _results(entry), _key(claim, entry)
     options = [
         _trained_rates((slug, *others), entry)
         for slug, others in ((claim.better, claim.better_rates), (claim.worse, claim.worse_rates))
@@ -119,7 +117,7 @@ def judge_claim(claim: Claim, entry: Entry | None, seeds: int) -> Finding:
     return Finding(
         claim,
         rows,
-        _why_not_tested(rows, entry, runs, seeds),
+        _why_not_tested(rows, entry, runs),
         errors=(100 * (1 - float(better.correct.mean())), 100 * (1 - float(worse.correct.mean()))),
         gain=gain,
         p_value=gain.p_value,
@@ -144,12 +142,12 @@ def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     return "still learning" if was_still_learning(recipe, folders) else ""
 
 
-def _why_not_tested(slugs: Sequence[str], entry: Entry, runs: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:
+def _why_not_tested(slugs: Sequence[str], entry: Entry, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """Return why the difference does not count; empty if it does."""
     states = {slug: state for slug, of_row in zip(slugs, runs, strict=True) if (state := state_of(entry, slug, of_row))}
     if states:
         return f"Far from convergence: {', '.join(f'{slug} ({state})' for slug, state in states.items())}."
-    folders = [row.folder(entry.folder, seed) for row in entry.rows if row.slug in slugs for seed in range(seeds)]
+    folders = [row.folder(entry.folder, seed) for row in entry.rows if row.slug in slugs for seed in range(entry.seeds)]
     if gone := [folder.name for folder in folders if RunFolder(folder).has_diverged]:
         return f"Diverged: {', '.join(gone)}."
     fewest = min(map(len, runs))
@@ -177,9 +175,9 @@ def _best_rate(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str,
     return slugs[0] if len(slugs) == 1 else min(slugs, key=rank)
 
 
-def _results(entry: Entry, seeds: int) -> dict[str, list[dict[str, Any]]]:
+def _results(entry: Entry) -> dict[str, list[dict[str, Any]]]:
     """Return the runs, with the tests on further images that a table of matched errors has measured."""
-    results = entry.results(seeds)
+    results = entry.results()
     if not isinstance(entry.published, MatchedErrorTable):
         return results
     rows = {row.slug: row for row in entry.rows}
