@@ -47,7 +47,6 @@ ERRORS = {
     "validation_balanced_error": (VALIDATION, "--"),
 }
 RATES = {"learning_rate": (GREY, "-")}
-SeedCurves = Mapping[str, Sequence[Float[np.ndarray, " epochs"]]]
 STYLES = ("o-", "s--", "^:")  # line styles of the first ten networks, the next ten, and so on
 
 
@@ -133,36 +132,6 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
         axes.grid(alpha=0.25)
         if len(lines) > 1:
             axes.legend(fontsize=8, frameon=False)
-    return figure
-
-
-def learning_figure(training: SeedCurves, validation: SeedCurves, colours: Mapping[str, str]) -> Figure:
-    """Draw training and validation error against the epoch: mean over seeds, shaded from the best seed to the worst.
-
-    Raises:
-        ValueError: no networks.
-    """
-    if not training:
-        raise ArgumentError("training", "hold the curves of at least one network", None)
-    figure = Figure(figsize=(8.4, 3.8), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, title, curves in zip(
-        panels, ("on training images", "on validation images"), (training, validation), strict=True
-    ):
-        for name, seeds in curves.items():
-            table = np.stack([seed[: min(map(len, seeds))] for seed in seeds])
-            epochs = np.arange(1, table.shape[1] + 1)
-            marker = "o" if table.shape[1] <= 25 else None
-            axes.plot(epochs, table.mean(0), color=colours[name], label=name, marker=marker, markersize=3)
-            axes.fill_between(epochs, table.min(0), table.max(0), color=colours[name], alpha=0.15, linewidth=0)
-        axes.set(xlabel="epoch")
-        axes.set_title(title, fontsize=10)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.25)
-    panels[0].set(ylabel="error %", ylim=(0, None))
-    handles, labels = panels[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
-    _as_written(legend)
     return figure
 
 

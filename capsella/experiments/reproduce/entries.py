@@ -61,9 +61,7 @@ class Entry:
 
     def results(self) -> Results:
         """Return the results of the tested runs, of common seeds if the entry requires that."""
-        runs = {
-            row.slug: [RunFolder(row.folder(self.folder, seed)) for seed in range(self.seeds)] for row in self.rows
-        }
+        runs = {row.slug: [RunFolder(row.folder(self.folder, seed)) for seed in range(self.seeds)] for row in self.rows}
         results = {slug: [run.read("result") for run in of_row if run.is_tested] for slug, of_row in runs.items()}
         return common_seeds(results) if self.published.requires_common_seeds else results
 
