@@ -69,7 +69,7 @@ def _serve(options: Explore) -> None:
     from capsella.training.trained import open_runs_with_capsules
     from capsella.web.served_run import open_served_run
     from capsella.web.server import check_port, check_starlette, serve
-    from capsella.web.share import split_cnns
+    from capsella.web.share import split_cnn
 
     check_port(options.host, options.port)
     check_starlette()
@@ -84,8 +84,8 @@ def _serve(options: Explore) -> None:
             set_scale(model, (), options.cell_radius)
     for line in notes_on_adapted(runs):
         print(line, flush=True)
-    runs, cnns = split_cnns(runs)
-    served_runs = [open_served_run(run, name, options.images, cnns) for name, run in runs.items()]
+    runs, cnn = split_cnn(runs)
+    served_runs = [open_served_run(run, name, options.images, cnn) for name, run in runs.items()]
     serve(served_runs, host=options.host, port=options.port, browser=options.browser, console=console())
 
 

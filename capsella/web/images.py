@@ -11,14 +11,17 @@ from torch import Tensor
 
 from capsella.data import LabelledImages, evenly
 from capsella.errors import check_minimum
+from capsella.layers import CapsuleConv2d
 from capsella.losses import top_classes
-from capsella.models import CapsuleClassifier
+from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.models.scoring import predict_with_scores
+from capsella.report.routing_views import routed_layers, strongest_path
 from capsella.types import Capsules
 from capsella.uncertainty import FALSE_POSITIVE_RATE
 from capsella.web.arrays import Arrays
-from capsella.web.routing_view import Routed, look_at_routing
+from capsella.web.decoders import why_no_dials
+from capsella.web.routing_view import MAX_CLASSES, ClassVotes, class_votes, evidence_for, targets_of
 
 BATCH = 64
 SURE = 0.5  # the page calls a capsule sure from this activation on
@@ -181,7 +184,7 @@ def add_images(model: CapsuleClassifier, seen: EncodedImages, arrays: Arrays, pr
     arrays.add(f"{prefix}/activations", "f4", seen.activations.numpy())
     arrays.add(f"{prefix}/poses", "f4", seen.poses.numpy())
     predicted = seen.predicted
-    if model.has_decoder:
+    if not why_no_dials(model):
         first = predicted[:, 0]
         drawn = decode_poses(model, first, seen.poses[torch.arange(len(first)), first])
         arrays.add(f"{prefix}/drawn", "u1", (drawn.clamp(0, 1) * 255).round().numpy())
@@ -221,44 +224,53 @@ def add_changes(
     predicted: Int[Tensor, " n"],
     arrays: Arrays,
     prefix: str,
+    cnn: ImageClassifier | None = None,
 ) -> None:
-    """Add activations [n stops classes], and poses of the predicted class [n stops d], for each kind of change."""
+    """Add activations [n stops classes], and poses of the predicted class [n stops d], for each kind of change.
+
+    cnn: a CNN whose activations for the same changed images are added, too.
+    """
     for number, change in enumerate(changes_of(images.shape[3])):
-        activations, poses = [], []
-        for amount in change.amounts:
-            active, found = encode_images(model, change_images(images, change.name, amount))
-            activations.append(active)
-            poses.append(found[torch.arange(len(found)), predicted])
+        changed = [change_images(images, change.name, amount) for amount in change.amounts]
+        activations, poses = zip(*(encode_images(model, version) for version in changed), strict=True)
+        of_predicted = torch.stack(poses, 1)[torch.arange(len(images)), :, predicted]
         arrays.add(f"{prefix}/changedActivations{number}", "f4", torch.stack(activations, 1).numpy())
-        arrays.add(f"{prefix}/changedPoses{number}", "f4", torch.stack(poses, 1).numpy())
+        arrays.add(f"{prefix}/changedPoses{number}", "f4", of_predicted.numpy())
+        if cnn is not None:
+            with inference(cnn) as device:
+                active = [cnn(version.to(device)).activations.float().cpu() for version in changed]
+            arrays.add(f"{prefix}/cnnActivations{number}", "f4", torch.stack(active, 1).numpy())
 
 
 def add_routing(model: CapsuleClassifier, seen: EncodedImages, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
     """Add evidence, targets, entropies, votes and couplings of each image; return JSON values for each routed layer."""
-    pairs = zip(seen.images.float() / 255, seen.activations, strict=True)
-    routed = [look_at_routing(model, image, active) for image, active in pairs]
-    arrays.add(f"{prefix}/shown", "u2", np.array([image.classes for image in routed]))
-    facts = []
-    for number, layer in enumerate(routed[0].layers):
-        evidence = np.stack([255 * image.evidence[number] for image in routed]).round()
-        arrays.add(f"{prefix}/evidence{number}", "u1", evidence)
-        arrays.add(f"{prefix}/parents{number}", "u2", np.array([image.parents[number] for image in routed]))
-        arrays.add(f"{prefix}/entropy{number}", "f4", np.stack([image.layers[number].entropy for image in routed]))
-        targets = [image.targets[number] for image in routed]
-        arrays.add(f"{prefix}/goals{number}", "u2", np.stack([target.parents for target in targets]))
-        arrays.add(f"{prefix}/shares{number}", "u1", np.stack([255 * target.shares for target in targets]).round())
+    classes = [top_classes(active, MAX_CLASSES).tolist() for active in seen.activations]
+    arrays.add(f"{prefix}/shown", "u2", np.array(classes))
+    images = list(seen.images.float() / 255)
+    layers = [routed_layers(model, image) for image in images]
+    facts: list[dict[str, Any]] = []
+    for number, layer in enumerate(layers[0]):
+        of_images = [own[number] for own in layers]
+        parents = [[strongest_path(own, k)[number] for k in shown] for own, shown in zip(layers, classes, strict=True)]
+        evidence = np.stack([evidence_for(*pair) for pair in zip(of_images, parents, strict=True)])
+        goals, shares = zip(*map(targets_of, of_images), strict=True)
+        arrays.add(f"{prefix}/evidence{number}", "u1", (255 * evidence).round())
+        arrays.add(f"{prefix}/parents{number}", "u2", np.array(parents))
+        arrays.add(f"{prefix}/entropy{number}", "f4", np.stack([own.entropy for own in of_images]))
+        arrays.add(f"{prefix}/goals{number}", "u2", np.stack(goals))
+        arrays.add(f"{prefix}/shares{number}", "u1", (255 * np.stack(shares)).round())
         fields = {part: getattr(layer.fields, part).tolist() for part in ("first", "step", "side")}
         types = layer.evidence.shape[3]
         facts.append({"title": layer.title, "iterations": layer.iterations, "fields": fields, "types": types})
-    if facts and routed[0].votes is not None:
-        facts[-1]["children"] = routed[0].votes.children
-        _add_votes(routed, arrays, prefix)
+    if facts and isinstance(model.capsule_layers[-1], CapsuleConv2d):
+        votes = [class_votes(model, *pair) for pair in zip(images, classes, strict=True)]
+        facts[-1]["children"] = votes[0].children
+        _add_votes(votes, arrays, prefix)
     return facts
 
 
-def _add_votes(routed: list[Routed], arrays: Arrays, prefix: str) -> None:
+def _add_votes(votes: list[ClassVotes], arrays: Arrays, prefix: str) -> None:
     """Add points in units of 1/127 of the rim, and square roots of couplings, so that small ones keep precision."""
-    votes = [image.votes for image in routed if image.votes is not None]
     arrays.add(f"{prefix}/points", "i1", np.stack([127 * vote.points for vote in votes]).round())
     arrays.add(f"{prefix}/means", "f4", np.stack([vote.means for vote in votes]))
     arrays.add(f"{prefix}/couplings", "u1", np.stack([255 * np.sqrt(vote.couplings) for vote in votes]).round())

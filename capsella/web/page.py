@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.evaluation import Evaluation
-from capsella.models import CapsuleClassifier
+from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.report.figures import printable
 from capsella.report.prose import evaluation_warnings
 from capsella.report.reconstructions import dial_names, dial_range
@@ -19,7 +19,7 @@ from capsella.routing.diagnostics import DEAD_BELOW
 from capsella.uncertainty import FALSE_POSITIVE_RATE
 from capsella.uncertainty.ood import REASONS
 from capsella.web.arrays import Arrays
-from capsella.web.decoders import NO_DECODER, add_decoder, add_runtime, decoder_graph, drawer_of, encoder_graph
+from capsella.web.decoders import add_decoder, add_runtime, encoder_graph, why_no_dials
 from capsella.web.images import (
     SURE,
     EncodedImages,
@@ -43,6 +43,7 @@ def page_content(
     *,
     live: bool = False,
     network: bool = False,
+    cnn: tuple[str, ImageClassifier] | None = None,
 ) -> tuple[dict[str, Any], list[EncodedImages]]:
     """Return the page's facts about runs, and the images chosen for each; add the arrays to `arrays`.
 
@@ -53,48 +54,37 @@ def page_content(
         seen: encoded test images of each run.
         most: maximum number of images to choose for each run.
         arrays: the collection to add to.
-        live: there is a server, which decodes what the page cannot, and encodes changed images on request.
+        live: there is a server, which encodes changed images on request.
         network: include the networks in the page, for the reader's own images.
+        cnn: name and network of the CNN beside a single run.
     """
     alike = all(seen[0].shows_same(images) for images in seen)
     places = [choose_images(images, most) for images in seen]
     chosen = [images.take(places[0] if alike else own) for images, own in zip(seen, places, strict=True)]
-    rows = zip(named.items(), seen, chosen, strict=True)
-    facts = [
-        _run_content(name, model, images, shown, arrays, str(number), live=live)
-        for number, ((name, model), images, shown) in enumerate(rows)
-    ]
-    for number, model in enumerate(named.values()) if network else ():
-        arrays.add(f"{number}/encoder", "u1", np.frombuffer(encoder_graph(model), np.uint8))
-        facts[number]["certainty"] = add_certainty(model, arrays, str(number))
-    engine = network or (not live and any(drawer_of(model) == "graph" for model in named.values()))
-    if engine:
+    facts = []
+    for number, ((name, model), images, shown) in enumerate(zip(named.items(), seen, chosen, strict=True)):
+        beside = {"beside": cnn[0]} if cnn else {}
+        facts.append({"name": name, **_run_content(model, images, shown, arrays, str(number)), **beside})
+        if not live:
+            pixels, predicted = shown.images.float() / 255, shown.predicted[:, 0]
+            add_changes(model, pixels, predicted, arrays, str(number), cnn and cnn[1])
+        if network:
+            arrays.add(f"{number}/encoder", "u1", np.frombuffer(encoder_graph(model), np.uint8))
+            facts[-1]["certainty"] = add_certainty(model, arrays, str(number))
+    if network:
         add_runtime(arrays)
-    return {"runs": facts, "alike": alike, "engine": engine}, chosen
+    return {"runs": facts, "alike": alike, "engine": network}, chosen
 
 
 def _run_content(
-    name: str,
-    model: CapsuleClassifier,
-    seen: EncodedImages,
-    chosen: EncodedImages,
-    arrays: Arrays,
-    prefix: str,
-    *,
-    live: bool,
+    model: CapsuleClassifier, seen: EncodedImages, chosen: EncodedImages, arrays: Arrays, prefix: str
 ) -> dict[str, Any]:
     """Return the facts about a run and its `chosen` images; add its arrays, named `prefix`/…"""
-    lengths, drawer = seen.poses.norm(dim=2), drawer_of(model, live)
-    axes, after = class_axes(seen), None
-    if drawer == "graph":
-        arrays.add(f"{prefix}/graph", "u1", np.frombuffer(decoder_graph(model, seen.poses.shape[2]), np.uint8))
-    if drawer == "matrices":
-        axes, after = steepest_axes(model, axes, lengths.amax(0)), add_decoder(model, arrays, prefix)
-    arrays.add(f"{prefix}/axes", "f4", axes.numpy())
-    if not live:
-        add_changes(model, chosen.images.float() / 255, chosen.predicted[:, 0], arrays, prefix)
+    lengths, why_not = seen.poses.norm(dim=2), why_no_dials(model)
+    labels = seen.labels[:, 0] if seen.labels.shape[1] == 1 else seen.labels
+    arrays.add(f"{prefix}/axes", "f4", class_axes(seen).numpy())
+    after = [] if why_not else add_decoder(model, arrays, prefix)
     return {
-        "name": name,
         "network": model.name,
         "classes": list(model.classes),
         "size": list(model.image_size),
@@ -105,21 +95,15 @@ def _run_content(
         "lengthIsActivation": bool((lengths - seen.activations).abs().max() < LENGTH_TOLERANCE),
         "dials": {"names": dial_names(model, seen.poses.shape[2]), "most": dial_range(model)},
         "images": add_images(model, chosen, arrays, prefix),
-        "decoder": {"after": after, "size": arrays.table[f"{prefix}/drawn"][1][2:]} if model.has_decoder else None,
-        "whyNoDials": "" if model.has_decoder else NO_DECODER,
+        "decoder": None if why_not else {"after": after, "size": arrays.table[f"{prefix}/drawn"][1][2:]},
+        "whyNoDials": why_not,
         "of": seen.test_size,
         "right": [int(seen.correct.sum()), len(seen.labels)],
-        "warnings": _warnings(model, seen),
-        "first": _liveliest(model, chosen) if drawer == "matrices" else 0,
+        "warnings": evaluation_warnings(Evaluation(seen.activations, labels, model.classes)),
+        "first": 0 if why_not else _liveliest(model, chosen),
         "changes": [asdict(change) for change in changes_of(chosen.images.shape[3])],
         "routed": add_routing(model, chosen, arrays, prefix),
     }
-
-
-def _warnings(model: CapsuleClassifier, seen: EncodedImages) -> list[str]:
-    """Return the warnings that the run's report has: no better than the majority class, classes never found."""
-    labels = seen.labels[:, 0] if seen.labels.shape[1] == 1 else seen.labels
-    return evaluation_warnings(Evaluation(seen.activations, labels, model.classes))
 
 
 def _liveliest(model: CapsuleClassifier, chosen: EncodedImages) -> int:
@@ -176,25 +160,6 @@ def class_axes(seen: EncodedImages) -> Float[Tensor, "classes 2 d"]:
         if of_class.mean(0) @ axes[label, 0] < 0:
             axes[label, 0] *= -1
     return axes
-
-
-def steepest_axes(
-    model: CapsuleClassifier, axes: Float[Tensor, "classes 2 d"], lengths: Float[Tensor, " classes"]
-) -> Float[Tensor, "classes 2 d"]:
-    """Return the axes with each second axis replaced by the direction in which the reconstruction changes most.
-
-    That is the first left singular vector of the changes of the reconstruction when each pose element goes from one end
-    of its dial to the other, orthogonal to the first axis. lengths: length of the pose of each class.
-    """
-    d, steps = axes.shape[2], dial_range(model) * torch.eye(axes.shape[2])
-    steepest = axes.clone()
-    for label, usual in enumerate(axes[:, 0]):
-        poses = lengths[label] * usual + torch.cat([steps, -steps])
-        drawn = decode_poses(model, torch.full((2 * d,), label), poses)
-        changes = (drawn[:d] - drawn[d:]).flatten(1)  # [d pixels]
-        changes = changes - torch.outer(usual, usual @ changes)
-        steepest[label, 1] = torch.linalg.svd(changes, full_matrices=False).U[:, 0]
-    return steepest
 
 
 def page_title(names: Iterable[str]) -> str:

@@ -8,10 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from capsella.layers import CapsuleConv2d
-from capsella.losses import top_classes
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
-from capsella.report.routing_views import RoutedLayer, children_seen, routed_layers, strongest_path
+from capsella.report.routing_views import RoutedLayer, children_seen
 from capsella.routing import record
 from capsella.routing.convolution import capsule_votes
 
@@ -43,11 +42,10 @@ class ClassVotes:
     positions: Int[np.ndarray, "p 3"]
 
 
-def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes: list[int]) -> ClassVotes | None:
-    """Return the votes for these class capsules, or None if the class layer has no votes."""
+def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes: list[int]) -> ClassVotes:
+    """Return the votes for these class capsules; the model's last layer must be a `CapsuleConv2d`."""
     last = model.capsule_layers[-1]
-    if not isinstance(last, CapsuleConv2d):
-        return None
+    assert isinstance(last, CapsuleConv2d)
     with inference(model) as device, record() as traces, children_seen(model) as seen:
         model.encode(image.unsqueeze(0).to(device))
         children = seen[last]
@@ -90,62 +88,18 @@ def _project(
     return points.numpy(), (moved / rim).clamp(-1, 1).numpy(), spread.numpy()
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The parents to which the children at each grid position, of all types together, send most.
+def evidence_for(layer: RoutedLayer, parents: list[int]) -> Float[np.ndarray, "k iterations h w"]:
+    """Return what went from each position to each of k parents, divided by the parent's maximum."""
+    maps = np.stack([layer.evidence[..., parent].sum(3) for parent in parents])
+    return maps / np.maximum(maps.max((1, 2, 3), keepdims=True), 1e-30)
 
-    Attributes:
-        parents: the t parents that receive most, in descending order.
-        shares: the proportion that each of them receives of all that the position sends; 0 if it sends nothing.
+
+def targets_of(layer: RoutedLayer) -> tuple[Int[np.ndarray, "iterations h w t"], Float[np.ndarray, "iterations h w t"]]:
+    """Return the parents to which each position of a layer's grid, all types together, sends most.
+
+    Returns:
+        The t parents in descending order, and the proportion that each of them receives of all that the position sends.
     """
-
-    parents: Int[np.ndarray, "iterations h w t"]
-    shares: Float[np.ndarray, "iterations h w t"]
-
-
-def targets_of(layer: RoutedLayer) -> Targets:
-    """Return the parents to which each position of a layer's grid sends most, and their shares."""
     sent = layer.evidence.sum(3)  # [iterations h w c_out]
     parents = np.argsort(-sent, axis=3, kind="stable")[..., :MAX_TARGETS]
-    return Targets(parents, np.take_along_axis(sent, parents, 3) / np.maximum(sent.sum(3, keepdims=True), 1e-30))
-
-
-@dataclass(frozen=True)
-class Routed:
-    """All layers of one image's routing, for the k classes in `classes`.
-
-    Attributes:
-        classes: indices of the classes.
-        layers: the routed layers.
-        evidence: for each layer, what went to the parent in `parents`, divided by its maximum over all iterations.
-        parents: for each layer and class, the parent on the strongest path to the class: in the last layer the class
-            itself, in others the type that contributed most to the next.
-        votes: the votes for the classes.
-        targets: for each layer, where each position of its grid sends most.
-    """
-
-    classes: list[int]
-    layers: list[RoutedLayer]
-    evidence: list[Float[np.ndarray, "k iterations h w"]]
-    parents: list[list[int]]
-    votes: ClassVotes | None
-    targets: list[Targets]
-
-
-def look_at_routing(
-    model: CapsuleClassifier, image: Float[Tensor, "c h w"], activations: Float[Tensor, " classes"]
-) -> Routed:
-    """Route one image in [0, 1] and return what the page shows of its routing."""
-    classes = top_classes(activations, MAX_CLASSES).tolist()
-    layers = routed_layers(model, image)
-    if not layers:
-        return Routed(classes, [], [], [], None, [])
-    paths = [strongest_path(layers, target) for target in classes]
-    evidence, parents = [], []
-    for number, layer in enumerate(layers):
-        of_layer = [path[number] for path in paths]
-        maps = np.stack([layer.evidence[..., parent].sum(3) for parent in of_layer])  # [k iterations h w]
-        evidence.append(maps / np.maximum(maps.max((1, 2, 3), keepdims=True), 1e-30))
-        parents.append(of_layer)
-    targets = [targets_of(layer) for layer in layers]
-    return Routed(classes, layers, evidence, parents, class_votes(model, image, classes), targets)
+    return parents, np.take_along_axis(sent, parents, 3) / np.maximum(sent.sum(3, keepdims=True), 1e-30)

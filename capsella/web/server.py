@@ -6,25 +6,16 @@ neither writes files nor connects to other machines.
 
 import asyncio
 import ipaddress
-import json
 import secrets
 import socket
 import webbrowser
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed
-from capsella.web.answers import (
-    answer_about,
-    answer_changes,
-    answer_drawings,
-    answer_file,
-    answer_sketch,
-    explorer_page,
-)
-from capsella.web.served_run import ServedRun
+from capsella.errors import CapsellaError, check_argument, check_installed
+from capsella.web.served_run import ServedRun, explorer_page
 from capsella.web.uploads import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -40,7 +31,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-MESSAGES = {403: "This server answers only its own page.", 404: "There is nothing at this address."}
 _MAX_NAME = 100  # characters of a file name that messages show
 
 
@@ -134,29 +124,20 @@ def make_application(served_runs: Sequence[ServedRun], token: str | None = None)
         return Response(arrays, media_type="application/octet-stream", headers=HEADERS)
 
     async def image(request: Request) -> Response:
-        served_run = served_run_of(request)
-        return await answer(lambda: answer_about(served_run, served_run.image(request.path_params["number"])))
+        return await answer(served_run_of(request).answer_image, request.path_params["number"])
 
     async def file(request: Request) -> Response:
         served_run, name = served_run_of(request), request.query_params.get("name", "")[-_MAX_NAME:] or "the file"
-        return await answer(answer_file, served_run, await read_body(request, MAX_BYTES, name), name)
+        return await answer(served_run.answer_file, await read_body(request, MAX_BYTES, name), name)
 
     async def sketch(request: Request) -> Response:
-        return await answer(answer_sketch, served_run_of(request), await read_body(request, MAX_BYTES, "drawing"))
+        return await answer(served_run_of(request).answer_sketch, await read_body(request, MAX_BYTES, "drawing"))
 
     async def changes(request: Request) -> Response:
         served_run, target = served_run_of(request), request.query_params.get("class", "")
         check_argument(target.isdecimal(), "be a whole number", **{"class": target})
         pixels = await read_body(request, MAX_BYTES, "the image")
-        return await answer(answer_changes, served_run, pixels, int(target[:9]))
-
-    async def drawings(request: Request) -> Response:
-        served_run, body = served_run_of(request), await read_body(request, MAX_BYTES // 20, "the question")
-        try:
-            asked = json.loads(body)
-        except (ValueError, RecursionError):
-            raise ArgumentError("question", "be JSON", len(body), shown=f"{len(body)} bytes") from None
-        return await answer(answer_drawings, served_run, asked)
+        return await answer(served_run.answer_changes, pixels, int(target[:9]))
 
     run = "/api/runs/{run:int}"
     routes: list[BaseRoute] = [
@@ -166,14 +147,8 @@ def make_application(served_runs: Sequence[ServedRun], token: str | None = None)
         Route(run + "/files", file, methods=["POST"]),
         Route(run + "/sketches", sketch, methods=["POST"]),
         Route(run + "/changes", changes, methods=["POST"]),
-        Route(run + "/drawings", drawings, methods=["POST"]),
     ]
-    handlers: dict[Any, Any] = {
-        CapsellaError: _sentence(400),
-        ValueError: _sentence(400),
-        HTTPException: _http_error,
-        Exception: _bug,
-    }
+    handlers: dict[Any, Any] = dict.fromkeys((CapsellaError, ValueError, HTTPException, Exception), _refuse)
     guards = [Middleware(_OwnPageOnly)]
     if token is None:
         guards.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL_NAMES), www_redirect=False))
@@ -194,30 +169,23 @@ class _OwnPageOnly:
         if scope["type"] == "http" and "/api/" in scope["path"]:
             site = HTTPConnection(scope).headers.get("sec-fetch-site", "none")
             if site not in ("same-origin", "none"):
-                await _message(403)(scope, receive, send)
+                await _message(403, "This server answers only its own page.")(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
 
-def _message(status: int, sentence: str | None = None) -> "Response":
+def _message(status: int, sentence: str) -> "Response":
     from starlette.responses import JSONResponse
 
-    text = sentence or MESSAGES.get(status, "This request cannot be answered.")
-    return JSONResponse({"error": text}, status, headers=HEADERS)
+    return JSONResponse({"error": sentence}, status, headers=HEADERS)
 
 
-def _sentence(status: int) -> "Callable[[Request, Exception], Awaitable[Response]]":
-    async def respond(request: "Request", error: Exception) -> "Response":
-        return _message(status, str(error))
-
-    return respond
-
-
-async def _http_error(request: "Request", error: Exception) -> "Response":
-    return _message(getattr(error, "status_code", 500))
-
-
-async def _bug(request: "Request", error: Exception) -> "Response":
+async def _refuse(request: "Request", error: Exception) -> "Response":
+    """Answer with one sentence; what an unforeseen error says stays in the server's window."""
+    if isinstance(error, CapsellaError | ValueError):
+        return _message(400, str(error))
+    if status := getattr(error, "status_code", None):
+        return _message(status, "There is nothing at this address.")
     return _message(500, "Something went wrong in the server. The window of capsella explore shows what.")
 
 

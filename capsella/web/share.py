@@ -10,22 +10,12 @@ from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Run, RunFolder, load_splits, run_names
 from capsella.web.arrays import Arrays
-from capsella.web.cnn import add_features, check_same_task, choose_features
 from capsella.web.images import encode_test_images
 from capsella.web.page import page_content, page_html, page_title
 
 MAX_IMAGES = 20
 MAX_MEGABYTES = 10.0  # most mail servers accept this; the demo's page has 3 MB
-# Names of parts of a page in messages; all others go by the name of their array.
-_PARTS = {
-    "weight": "decoder",
-    "graph": "decoder",
-    "encoder": "network",
-    "wasm": "ONNX Runtime",
-    "points": "votes",
-    "changedPoses": "poses of changed images",
-}
-_OF_NETWORKS = ("weight", "graph", "encoder", "wasm")  # parts whose size does not depend on the number of images
+_TASK = ("image_size", "channels", "classes", "value_range", "cut", "fit")
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ def share_runs(
     """Write one HTML page of one or two runs, with some of their test images inside.
 
     Args:
-        runs: runs of capsule networks, or of one and a CNN, whose features the page shows beside the pose.
+        runs: runs of capsule networks, or of one and a CNN, which the page shows the same changed images.
         out: path of the file.
         images: maximum number of test images of each run.
         megabytes: maximum size of the file, in 10⁶ bytes.
@@ -62,44 +52,48 @@ def share_runs(
     check_minimum(1, images=images)
     check_argument(megabytes > 0, "be above 0", megabytes=megabytes)
     check_argument(1 <= len(runs) <= 2, "be one, or two to compare", runs=len(runs))
-    with_capsules, cnns = split_cnns(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
+    with_capsules, cnn = split_cnn(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
     tests = [load_splits(run, skip_broken=True).test for run in with_capsules.values()]
     seen = [encode_test_images(model, test) for model, test in zip(named.values(), tests, strict=True)]
     arrays = Arrays()
-    facts, chosen = page_content(named, seen, images, arrays, network=network)
-    for name, cnn in cnns.items():
-        features = choose_features(name, cnn, chosen[0].images)
-        add_features(features, chosen[0].images.float() / 255, arrays, "0")
-        facts["runs"][0]["beside"] = features.facts
+    facts, chosen = page_content(named, seen, images, arrays, network=network, cnn=cnn)
     html = page_html(page_title(named), {**facts, "arrays": arrays.table}, arrays.packed())
-    _check_size(html, megabytes, arrays)
+    size = len(html.encode()) / 1e6
+    if size > megabytes:
+        raise CapsellaError(
+            f"the page would have {size:.1f} MB, more than the {megabytes:g} of --megabytes. Allow it with --megabytes "
+            f"{math.ceil(size)}, take fewer --images, or train with a smaller decoder, e.g. --model-kwargs "
+            "decoder_width=256"
+        )
     write_text(out, html)
-    numbers = [images.numbers for images in chosen]
-    return SharedPage(out, len(html.encode()) / 1e6, dict(zip(named, numbers, strict=True)))
+    return SharedPage(out, size, dict(zip(named, [images.numbers for images in chosen], strict=True)))
 
 
-def split_cnns(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, ImageClassifier]]:
+def split_cnn(runs: Mapping[str, Run]) -> tuple[dict[str, Run], tuple[str, ImageClassifier] | None]:
     """Split runs, by name, into those of capsule networks and, beside a single one of these, at most one CNN.
 
     Raises:
         CapsellaError: only CNNs, a CNN among more than two runs, or a CNN for or trained on other images.
     """
     own = {name: run for name, run in runs.items() if isinstance(run.model, CapsuleClassifier)}
-    cnns = {name: run.model for name, run in runs.items() if name not in own}
+    others = [name for name in runs if name not in own]
     if not own:
         capsules_of(next(iter(runs.values())))
-    if cnns and len(runs) > 2:
+    if not others:
+        return own, None
+    if len(runs) > 2:
         raise CapsellaError(f"a CNN stands beside one capsule network: give these two runs, got {', '.join(runs)}")
-    for name, cnn in cnns.items():
-        first = next(iter(own.values()))
-        check_same_task(cnn, capsules_of(first))
-        if _digests(runs[name]) != _digests(first):  # it might have learned from the images that are shown
-            raise CapsellaError(
-                f"{name}: a CNN beside a capsule network must be trained on the same images as {first.folder}, so that "
-                "the images on the page are new to both; train it with the same data options"
-            )
-    return own, cnns
+    (name,), (first,) = others, own.values()
+    cnn = runs[name].model
+    differ = [key for key in _TASK if getattr(cnn, key) != getattr(first.model, key)]
+    if differ or _digests(runs[name]) != _digests(first):  # it might have learned from the images that are shown
+        raise CapsellaError(
+            f"{name}: a CNN beside a capsule network must take the same images and classes, and must be trained on the "
+            f"same images as {first.folder}, so that the images on the page are new to both; train it with the same "
+            "data options"
+        )
+    return own, (name, cnn)
 
 
 def _digests(run: Run) -> dict[str, str]:
@@ -112,24 +106,6 @@ def capsules_of(run: Run) -> CapsuleClassifier:
     if not isinstance(run.model, CapsuleClassifier):
         raise CapsellaError(
             f"{run.folder}: {run.model.name} is a CNN and has no capsules. Also name a run with capsules for the same "
-            "images: the CNN's features then stand beside them. capsella explore RUN --data IMAGES --out FOLDER draws "
-            "what a CNN sees"
+            "images, or draw what a CNN sees: capsella explore RUN --data IMAGES --out FOLDER"
         )
     return run.model
-
-
-def _check_size(html: str, megabytes: float, arrays: Arrays) -> None:
-    """Raise `CapsellaError` if the page is larger than allowed; name its largest parts."""
-    size = len(html.encode()) / 1e6
-    if size <= megabytes:
-        return
-    largest = sorted(arrays.sizes().items(), key=lambda item: -item[1])[:3]
-    parts = ", ".join(f"{_PARTS.get(name, name)} {count / 1e6:.1f}" for name, count in largest if count >= 5e4)
-    of_images = sum(count for name, count in arrays.sizes().items() if name not in _OF_NETWORKS) / 1e6
-    fewer = ", or take fewer images with --images" if of_images > size - megabytes else ""
-    smaller = ". A smaller decoder, e.g. --model-kwargs decoder_width=256 in training, has fewer weights"
-    raise CapsellaError(
-        f"the page would have {math.ceil(10 * size) / 10:.1f} MB, more than the {megabytes:g} of --megabytes. "
-        f"{f'The largest parts, in MB: {parts}. ' if parts else ''}Allow it with --megabytes {math.ceil(size):d}{fewer}"
-        f"{smaller if largest[0][0] == 'weight' else ''}"
-    )

@@ -25,9 +25,9 @@ class TestExplore:
             lambda paths: {str(path): SimpleNamespace(adapted=None) for path in paths},
         )
         monkeypatch.setattr("capsella.web.server.check_port", lambda *_: None)
-        monkeypatch.setattr("capsella.web.share.split_cnns", lambda runs: (runs, {}))
+        monkeypatch.setattr("capsella.web.share.split_cnn", lambda runs: (runs, None))
         path = "capsella.web.served_run.open_served_run"
-        monkeypatch.setattr(path, lambda run, name, images, cnns: opened.append(name))
+        monkeypatch.setattr(path, lambda run, name, images, cnn: opened.append(name))
         monkeypatch.setattr("capsella.web.server.serve", lambda subjects, **options: None)
         return opened, trained
 

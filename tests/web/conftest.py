@@ -14,12 +14,10 @@ import torch
 from jaxtyping import config
 
 from capsella.data import ImageSet
-from capsella.layers import ConvolutionalDecoder
 from capsella.models import create_model
 from capsella.papers import get_recipe
 from capsella.training import Run
 from capsella.web import ServedRun, share_runs
-from capsella.web.cnn import choose_features
 from capsella.web.images import encode_test_images
 from tests.browser import DIAL, launched, opener
 
@@ -58,24 +56,13 @@ def capsnet():
 def with_cnn(capsnet):
     """The same run with a CNN beside it."""
     cnn = model("sabour2017_cnn")
-    return replace(capsnet, cnn=choose_features("plain cnn", cnn, capsnet.seen.images[:4]))
+    return replace(capsnet, cnn=("plain cnn", cnn))
 
 
 @pytest.fixture(scope="session")
 def plain():
     """On the same images, without a decoder."""
     return subject(model(reconstruction=False), name="plain")
-
-
-@pytest.fixture(scope="session")
-def convolutional():
-    """A run whose drawings come from the server."""
-    made = model(size=30)
-    torch.manual_seed(0)
-    made.decoder = ConvolutionalDecoder(16, (1, 30, 30), hidden=(2, 2, 2)).eval()
-    for parameter in made.decoder.parameters():
-        parameter.data *= 3
-    return subject(made, images_for(made, 12), "convolutions")
 
 
 class Served:
@@ -120,12 +107,10 @@ def served(capsnet, plain):
         yield server
 
 
-def made(name, size=SIZE, convolutions=False, network="sabour2017_capsnet", **options):
+def made(name, size=SIZE, network="sabour2017_capsnet", **options):
     """A run on the small digits of the demo."""
     torch.manual_seed(0)
     model = create_model(network, image_size=size, **options).eval()
-    if convolutions:
-        model.decoder = ConvolutionalDecoder(16, (1, size, size), hidden=(2, 2, 2)).eval()
     for parameter in model.capsule_layers.parameters():
         parameter.data *= 20  # fresh weights make poses so short that no capsule is sure
     for parameter in model.decoder.parameters() if model.has_decoder else ():
@@ -163,20 +148,6 @@ def shared_network(small_run, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(config, "jaxtyping_disable", True)
         return share_runs([small_run], page, images=3, network=True)
-
-
-@pytest.fixture(scope="session")
-def convolved_run():
-    """A run whose decoder is not dense; 30 rows become 32 in it, which runtimes of ONNX round in their own ways."""
-    return made("convolutions", 32, convolutions=True)
-
-
-@pytest.fixture(scope="session")
-def shared_convolved(convolved_run, tmp_path_factory):
-    page = tmp_path_factory.mktemp("convolved") / "page.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config, "jaxtyping_disable", True)  # torch.export's sizes are no int to the annotations' checks
-        return share_runs([convolved_run], page, images=3, megabytes=20)
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,11 @@ import numpy as np
 import torch
 
 from capsella.web.arrays import KINDS
-from capsella.web.decoders import drawer_of
 from capsella.web.images import change_images, decode_poses
 
 NODE = shutil.which("node")
 CHECK = Path(__file__).parent / "modules" / "check.mjs"
 TOLERANCE = 0.004  # of a pixel in [0, 1], about one of 256 grey levels; of capsules, relative to the largest number
-FEW = 5  # images whose drawings by ONNX Runtime are compared
 
 
 class Compared(NamedTuple):
@@ -61,13 +59,12 @@ def compare_page(page, models, network=False):
 
 def _drawings(model, run, poses):
     """Predicted capsules as found, and with all dials turned at random."""
-    drawer, random = drawer_of(model), np.random.default_rng(0)
+    random = np.random.default_rng(0)
     targets = torch.tensor([image["predicted"] for image in run["images"]])
-    count = len(targets) if drawer == "matrices" else min(FEW, len(targets))
-    for scale in (0.0, run["dials"]["most"]) if drawer != "nobody" else ():
+    for scale in (0.0, run["dials"]["most"]) if run["decoder"] else ():
         offsets = torch.from_numpy(random.uniform(-scale, scale, poses.shape[::2])).float()
         drawn = decode_poses(model, targets, poses[torch.arange(len(targets)), targets] + offsets).numpy()
-        for image in range(count):
+        for image in range(len(targets)):
             target, turned = int(targets[image]), offsets[image].tolist()
             yield {"draw": image, "target": target, "offsets": turned}, drawn[image]
 

@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 
 from capsella.models.inference import inference
-from capsella.types import Capsules
-from capsella.web.answers import explorer_page
+from capsella.web.served_run import explorer_page
 
 from .conftest import SIZE, Served
 
@@ -73,32 +72,18 @@ def test_any_test_image_is_as_the_network_sees_it(served, capsnet):
     assert {"drawn", "evidence0", "entropy0", "points", "couplings"} <= set(got)
 
 
-def test_drawings_are_those_of_the_network(served, capsnet):
-    poses = torch.randn(2, 16)
-    question = json.dumps({"target": 1, "poses": poses.tolist()})
-    _, _, answer = served.ask("/api/runs/0/drawings", "POST", question)
-    grid = torch.randn(2, 1, 1, 3, 16)  # what the others hold changes nothing
-    grid[:, 0, 0, 1] = poses
-    with inference(capsnet.model):
-        drawn = capsnet.model.decode(Capsules(grid, grid.norm(dim=4)), torch.tensor([1, 1]))
-    np.testing.assert_allclose(arrays(answer)["drawings"] / 255, drawn.numpy(), atol=0.003)
-
-
 def test_a_cnn_sees_the_same_changes(with_cnn):
     image = with_cnn.test.images[3:4]
     with Served([with_cnn]) as server:
-        html = server.ask("/")[2]
+        assert '"beside":"plain cnn"' in server.ask("/")[2]
         got = arrays(server.ask("/api/runs/0/changes?class=2", "POST", image.numpy().tobytes())[2])
-    facts = json.loads(html.partition('id="facts">')[2].partition("</script>")[0])
-    beside = facts["runs"][0]["beside"]
-    assert beside.pop("kept") == with_cnn.cnn.kept.tolist()
-    assert beside == {"name": "plain cnn", "network": "sabour2017_cnn", "features": 16, "of": 192}
-    with inference(with_cnn.cnn.cnn):
-        active = with_cnn.cnn.cnn(image.float() / 255).activations
-    np.testing.assert_allclose(got["besideActivations0"][0, 4], active[0].numpy(), atol=1e-5)
-    assert got["besideFeatures0"].shape == (1, 9, 16)
-    assert np.abs(got["besideFeatures0"]).max() < 2  # in parts of the largest on the images of the page
-    assert got["besideAngles0"][0, 4] < 0.1 < got["besideAngles0"][0, 0]
+    with inference(with_cnn.cnn[1]) as _, torch.no_grad():
+        active = with_cnn.cnn[1](image.float() / 255).activations
+    np.testing.assert_allclose(got["cnnActivations0"][0, 4], active[0].numpy(), atol=1e-5)
+    with inference(with_cnn.model):
+        capsules = with_cnn.model.encode(image.float() / 255)
+    np.testing.assert_allclose(got["changedPoses0"][0, 4], capsules.poses[0, 0, 0, 2].numpy(), atol=1e-5)
+    assert np.abs(got["changedPoses0"][0, 0] - got["changedPoses0"][0, 4]).max() > 1e-4
 
 
 def test_an_uploaded_file_is_looked_at_and_what_was_done_is_said(served):
@@ -107,10 +92,6 @@ def test_an_uploaded_file_is_looked_at_and_what_was_done_is_said(served):
     assert (facts["number"], facts["truth"], facts["title"]) == (None, [], "photo.png")
     assert facts["said"][0] == "photo.png has 40×50 pixels: the middle was cut out and resized to the network's 17×17"
     assert arrays(answer)["images"].shape == (1, 1, SIZE, SIZE)
-
-
-def question(target, poses):
-    return json.dumps({"target": target, "poses": poses}).encode()
 
 
 @pytest.mark.parametrize(
@@ -127,13 +108,6 @@ def question(target, poses):
         ("/api/runs/0/changes?class=0", "POST", b"123", 400, "pixels: "),
         ("/api/runs/0/changes", "POST", bytes(289), 400, "class: "),
         ("/api/runs/0/changes?class=9", "POST", bytes(289), 400, "class: "),
-        ("/api/runs/0/drawings", "POST", b"[" * 100_000, 400, "question: "),
-        ("/api/runs/0/drawings", "POST", b"{}", 400, "question: "),
-        ("/api/runs/0/drawings", "POST", question(True, [[1]]), 400, "class: "),
-        ("/api/runs/0/drawings", "POST", question(0, [[1]]), 400, "poses: "),
-        ("/api/runs/0/drawings", "POST", question(0, []), 400, "poses: "),
-        ("/api/runs/0/drawings", "POST", question(0, [[float("nan")] * 16]), 400, "poses: "),
-        ("/api/runs/1/drawings", "POST", question(0, [[0] * 16]), 400, "decoder"),
     ],
 )
 def test_a_wrong_question_gets_a_sentence(served, path, method, body, status, text):
@@ -156,17 +130,16 @@ def test_what_breaks_inside_stays_inside(capsnet, monkeypatch):
     def broken(*_):
         raise RuntimeError("a secret of the house")
 
-    monkeypatch.setattr("capsella.web.server.answer_about", broken)
+    monkeypatch.setattr("capsella.web.served_run.ServedRun.answer_image", broken)
     with Served([capsnet]) as server:
         status, _, answer = server.ask("/api/runs/0/images/0")
     assert status == 500
     assert answer["error"].startswith("Something went wrong in the server.")
 
 
-def test_a_large_decoder_stays_with_the_server(convolutional, capsnet, monkeypatch):
-    facts = explorer_page([convolutional])[0]
-    assert '"after":null' in facts
-    assert '"whyNoDials":""' in facts
+def test_other_decoders_draw_nothing_and_the_page_says_why(capsnet, monkeypatch):
     assert '"after":["relu"' in explorer_page([capsnet])[0]
     monkeypatch.setattr("capsella.web.decoders.MAX_WEIGHTS", 1000)
-    assert '"after":null' in explorer_page([capsnet])[0]
+    html = explorer_page([capsnet])[0]
+    assert '"decoder":null' in html
+    assert '"whyNoDials":"There are no dials: this page draws only with dense decoders' in html

@@ -11,9 +11,9 @@ from capsella.data import ImageSet
 from capsella.uncertainty import calibrate_model, fit_ood_detector
 from capsella.uncertainty.calibration import Calibration
 from capsella.uncertainty.ood import ScoreDistribution, fit_gaussian, low_level_features
-from capsella.web.answers import explorer_page
 from capsella.web.images import certainty, encode
 from capsella.web.modules import PAGE
+from capsella.web.served_run import explorer_page
 
 from .conftest import NAMES, model, subject
 

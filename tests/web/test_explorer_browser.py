@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import capsella
-from tests.browser import CHROMIUM, DIAL, launched, opener, pixels, until, violations
+from tests.browser import CHROMIUM, launched, opener, pixels, until, violations
 
 from .conftest import Served
 
@@ -27,19 +27,12 @@ def chromium():
         yield browser
 
 
-@pytest.fixture(scope="module")
-def distant(convolutional):
-    """A server that draws itself."""
-    with Served([convolutional]) as server:
-        yield server
-
-
 @pytest.fixture
-def tab(served, distant, chromium):
-    with opener(chromium, (served.url, distant.url)) as open_tab:
+def tab(served, chromium):
+    with opener(chromium, (served.url,)) as open_tab:
 
-        def open_server(hash_="", server=served, **options):
-            return open_tab(f"{server.url}/{hash_}", **options)
+        def open_server(hash_="", **options):
+            return open_tab(f"{served.url}/{hash_}", **options)
 
         yield open_server
 
@@ -120,24 +113,6 @@ def test_a_comparison_follows_what_is_chosen(tab):
     np.testing.assert_array_equal(
         pixels(page, ".pane .input canvas"), pixels(page, ".holder:nth-child(2) .input canvas")
     )
-
-
-def test_the_server_draws_where_the_page_cannot(tab, distant):
-    page = tab(server=distant)
-    until(page, "document.querySelector('.progress').innerText === ''")
-    start = pixels(page)
-    page.locator(DIAL).first.focus()
-    page.keyboard.press("End")
-    until(page, "document.querySelector('.drawing figcaption').innerText === 'drawing'")
-    assert np.abs(pixels(page) - start).max() > 0
-    page.get_by_role("button", name="Reset all dials").click()
-    np.testing.assert_array_equal(pixels(page), start)
-    before = page.locator(".bars button[aria-checked=true]").inner_text()
-    page.locator(".bars button[aria-checked=false]").first.click()
-    assert page.locator(".bars button[aria-checked=true]").inner_text() != before
-    until(page, "document.querySelector('.drawing figcaption').innerText.startsWith('drawing')")
-    until(page, "!document.querySelector('.drawing').classList.contains('late')")
-    assert np.abs(pixels(page) - start).max() > 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""The page in headless Chromium, with images of one's own and decoders that are not dense."""
+"""The page in headless Chromium, with images of one's own."""
 
 import numpy as np
 import pytest
@@ -6,28 +6,9 @@ from PIL import Image
 
 from capsella.web.images import encode_images
 from capsella.web.uploads import read_upload
-from tests.browser import CHROMIUM, DIAL, pixels, until, violations
+from tests.browser import CHROMIUM, until, violations
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
-
-
-def test_a_decoder_of_convolutions_draws_in_a_thread(tab, shared_convolved):
-    page = tab(path=shared_convolved.path)
-    until(page, "document.querySelector('.progress').innerText === ''")  # the ends of all dials are drawn
-    start = pixels(page)
-    said = page.evaluate(
-        """css => {
-          const key = new KeyboardEvent('keydown', {key: 'PageUp', bubbles: true, cancelable: true});
-          document.querySelector(css).dispatchEvent(key);
-          return document.querySelector('.drawing figcaption').innerText;
-        }""",
-        DIAL,
-    )
-    assert said == "drawing…"
-    until(page, "document.querySelector('.drawing figcaption').innerText === 'drawing'")
-    assert np.abs(pixels(page) - start).max() > 0
-    page.get_by_role("button", name="Reset all dials").click()
-    np.testing.assert_array_equal(pixels(page), start)
 
 
 def test_the_network_looks_at_a_file_as_pytorch_does_and_at_a_drawing(tab, shared_network, small_run, tmp_path):

@@ -11,8 +11,8 @@ from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.routing import record
 from capsella.web import share_runs
-from capsella.web.routing_view import class_votes, look_at_routing
-from capsella.web.share import split_cnns
+from capsella.web.routing_view import class_votes
+from capsella.web.share import split_cnn
 
 from .page_parity import NODE, TOLERANCE, compare_page
 
@@ -42,7 +42,7 @@ def test_networks_whose_log_odds_are_logits_are_looked_into(network, routing):
         output = model(image[None])
     assert votes.couplings.shape[:2] == (2, len(traces[-1].couplings))
     assert votes.children == traces[-1].couplings[-1].shape[1]
-    look_at_routing(model, image, output.activations[0])
+    assert output.activations.isfinite().all()
 
 
 @needs_node
@@ -50,16 +50,6 @@ def test_the_page_draws_what_pytorch_draws(shared, run):
     compared = compare_page(shared.path, [run.model])
     assert compared.pictures == 12 * 2 + 5
     assert 0 < compared.difference < TOLERANCE
-
-
-@needs_node
-@pytest.mark.slow
-def test_a_decoder_of_convolutions_draws_what_pytorch_draws(shared_convolved, convolved_run):
-    compared = compare_page(shared_convolved.path, [convolved_run.model])
-    assert compared.pictures == 3 * 2 + 5
-    assert 0 < compared.difference < TOLERANCE
-    html = shared_convolved.path.read_text(encoding="utf-8")
-    assert "script-src 'unsafe-inline' blob: 'wasm-unsafe-eval'; worker-src blob:" in html
 
 
 @needs_node
@@ -101,15 +91,13 @@ def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
     shared = share_runs([cnn, run], tmp_path / "page.html", images=2)
     assert list(shared.images) == ["digits"]
     html = shared.path.read_text(encoding="utf-8")
-    assert '"beside":{"name":"plain-cnn","network":"sabour2017_cnn","features":16,"of":192,"kept":[' in html
+    assert '"beside":"plain-cnn"' in html
+    assert '"0/cnnActivations2"' in html
 
 
-def test_a_cnn_that_may_have_learned_from_the_images_shown_is_refused(run, cnn):
+def test_a_cnn_that_may_have_learned_from_the_images_shown_is_refused(run, plain_run, cnn):
+    with pytest.raises(CapsellaError, match="a, b, c"):
+        split_cnn({"a": run, "b": plain_run, "c": cnn})
     other = replace(cnn, recipe=replace(cnn.recipe, data=replace(run.recipe.data, split_seed=3)))
     with pytest.raises(CapsellaError, match="plain-cnn"):
-        split_cnns({"digits": run, "plain-cnn": other})
-
-
-def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
-    with pytest.raises(CapsellaError, match="a, b, c"):
-        split_cnns({"a": run, "b": plain_run, "c": cnn})
+        split_cnn({"digits": run, "plain-cnn": other})

@@ -1,9 +1,8 @@
 // The section on changed inputs: the image turned, shifted or scaled, each version encoded by the network.
 
-import { makeEasel } from "./artist.js";
-import { makeBeside } from "./beside.js";
 import { angleBetween } from "./capsules.js";
 import { makeChart, namedMovers, seriesOf } from "./chart.js";
+import { decode } from "./decoder.js";
 import { choices, h } from "./dom.js";
 import { term } from "./glossary.js";
 import { paint } from "./pictures.js";
@@ -27,7 +26,6 @@ export function sayChange({ name, unit, amounts }, stop) {
 export function makeChanged(run, change) {
   const input = h("canvas", { role: "img", "aria-label": "The input, changed" });
   const drawing = h("canvas", { role: "img", "aria-label": "What the capsule of the changed input draws" });
-  const drawingCaption = h("figcaption", {}, "drawn from its capsule");
   const said = h("p", { class: "said", role: "status" });
   const lengths = makeChart("How sure the capsule is, at each amount", () => [0, 0.5, 1]);
   const poses = makeChart("Each number of the pose, at each amount", (low, high) => [low, 0, high]);
@@ -36,7 +34,7 @@ export function makeChanged(run, change) {
   let current = run.changes[0];
   const slider = namedSlider("Amount", range, (stop) => sayChange(current, stop), (stop) => change({ stop }));
   const legend = h("p", { class: "legend" });
-  const beside = run.beside ? makeBeside(run) : null;
+  const whose = run.beside ? `how sure: ${run.name} (orange), ${run.beside} (blue, a CNN)` : "how sure";
   const told = h("p", { class: "told", role: "status" });
   const savers = makeSavers(`${run.name}-changed`, { png: "Save these pictures (PNG)" }, pictured, null, (text) => (told.textContent = text));
   const lead = h("p", { class: "lead", role: "status" });
@@ -50,17 +48,15 @@ export function makeChanged(run, change) {
     said,
     h(
       "div",
-      { class: run.artist ? "changed-row" : "changed-row undrawn" },
+      { class: run.layers ? "changed-row" : "changed-row undrawn" },
       h("figure", {}, input, h("figcaption", {}, "input, changed")),
-      run.artist && h("figure", {}, drawing, drawingCaption),
-      h("figure", { class: "chart" }, lengths.element, h("figcaption", {}, "how sure")),
+      run.layers && h("figure", {}, drawing, h("figcaption", {}, "drawn from its capsule")),
+      h("figure", { class: "chart" }, lengths.element, h("figcaption", {}, whose)),
       h("figure", { class: "chart" }, poses.element, legend),
     ),
-    beside?.element,
     h("div", { class: "tools" }, ...savers.elements, told),
   );
 
-  const draw = run.artist && easelOn(run, drawing, drawingCaption);
   let shown = null; // the view and state to show
   const known = (image) => run.its(image, "changedPoses0") !== undefined;
   const inSight = makeLooker(run, element, (image, failure) => {
@@ -70,11 +66,10 @@ export function makeChanged(run, change) {
   });
 
   function pictured(side) {
-    const drawings = run.artist ? [{ picture: drawing, caption: drawingCaption.textContent }] : [];
-    const charts = [{ picture: lengths.element, caption: "how sure" }, { picture: poses.element, caption: legend.textContent }];
-    const found = [...drawings, ...charts, ...(beside?.figures() ?? [])];
-    const figures = [{ picture: input, caption: "input, changed" }, ...(known(shown.view.image) ? found : [])];
-    return sheet(figures, [run.name, said.textContent, beside?.said() ?? ""], side);
+    const drawings = run.layers ? [{ picture: drawing, caption: "drawn from its capsule" }] : [];
+    const charts = [{ picture: lengths.element, caption: whose }, { picture: poses.element, caption: legend.textContent }];
+    const figures = [{ picture: input, caption: "input, changed" }, ...(known(shown.view.image) ? [...drawings, ...charts] : [])];
+    return sheet(figures, [run.name, said.textContent], side);
   }
   function show(view, state) {
     shown = { view, state };
@@ -97,14 +92,15 @@ export function makeChanged(run, change) {
     const found = run.its(state.image, `changedPoses${state.change}`).row();
     const d = run.dials.names.length;
     const poseAt = (k) => found.subarray(k * d, (k + 1) * d);
-    draw?.({ image: state.image, target, pose: poseAt(stop), found: poseAt(range.rest) });
+    if (run.layers) paint(drawing, decode(run.layers, target, poseAt(stop)), [run.channels, ...run.decoder.size]);
     const active = run.its(state.image, `changedActivations${state.change}`);
     const stops = current.amounts.length;
-    const sure = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
-    lengths.show([{ values: sure, kind: "first" }], 0, 1, stop, current);
+    const sureness = (activations) => Array.from({ length: stops }, (_, k) => activations.row(k)[target]);
+    const sure = sureness(active);
+    const cnn = run.its(state.image, `cnnActivations${state.change}`);
+    lengths.show([...(cnn ? [{ values: sureness(cnn), kind: "second" }] : []), { values: sure, kind: "first" }], 0, 1, stop, current);
     lead.textContent = aboutFollowing(current, angleBetween(poseAt(0), poseAt(stops - 1)), Math.min(...sure) - sure[range.rest]);
     showPoses(found, d, stop);
-    beside?.show(state.image, target, state.change, stop);
     const angle = angleBetween(poseAt(range.rest), poseAt(stop));
     const strongest = active.row(stop).reduce((best, value, k, all) => (value > all[best] ? k : best), 0);
     said.textContent =
@@ -119,23 +115,6 @@ export function makeChanged(run, change) {
     legend.replaceChildren("the pose: ", ...namedMovers(most.map((k) => run.dials.names[k])));
   }
   return { element, show, lead: () => lead.textContent };
-}
-
-/** Keeps the drawing from the capsule of the changed input up to date. */
-function easelOn(run, canvas, caption) {
-  const shape = [run.channels, ...run.decoder.size];
-  const say = (how, text) => {
-    canvas.parentElement.className = how;
-    caption.textContent = text;
-  };
-  return makeEasel(run.artist, {
-    show(picture, how) {
-      paint(canvas, picture, shape);
-      say(how, how ? "drawing…" : "drawn from its capsule");
-    },
-    wait: () => say("late", "drawing…"),
-    fail: (sentence) => say("failed", sentence),
-  });
 }
 
 /** Has the network encode changed versions of an image once the section is in sight, then calls `done(image, failure)`. */

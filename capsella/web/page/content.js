@@ -90,7 +90,7 @@ function imagesOf(run, grid) {
   };
 }
 
-/** The runs of a page: their facts, arrays by `grid(name)`, images, and parts of the network: `encoder`, the decoder's `layers` or `graph`, the `engine` that runs graphs; null for parts that the page lacks. */
+/** The runs of a page: their facts, arrays by `grid(name)`, images, and parts of the network: the decoder's `layers`, the `encoder`, and the `engine` that runs it; null for parts that the page lacks. */
 export function readContent(facts, buffer) {
   const grids = readArrays(facts.arrays, buffer);
   const engine = facts.engine ? Object.fromEntries(["library", "worker", "wasm"].map((name) => [name, grids[`engine/${name}`].values])) : null;
@@ -101,7 +101,6 @@ export function readContent(facts, buffer) {
       bias: grid(`bias${k}`).values,
       after,
     }));
-    const [graph, encoder] = ["graph", "encoder"].map((name) => grid(name)?.values ?? null);
-    return { ...run, number, grid, layers: layers ?? null, graph, encoder, engine, ...imagesOf(run, grid) };
+    return { ...run, number, grid, layers: layers ?? null, encoder: grid("encoder")?.values ?? null, engine, ...imagesOf(run, grid) };
   });
 }

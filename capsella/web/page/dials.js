@@ -1,6 +1,6 @@
 // One dial for each pose element of a capsule, ranked by its effect on the drawing.
 
-import { moved } from "./artist.js";
+import { decode } from "./decoder.js";
 import { h } from "./dom.js";
 import { paint } from "./pictures.js";
 import { makeSlider } from "./slider.js";
@@ -60,8 +60,7 @@ function makeDial(index, name, most, shape, turn, refuse) {
     if (event.key === "Enter") number.focus();
   });
   const showEnds = (pictures) => pictures.forEach((picture, k) => paint(ends[k], picture, shape));
-  const clearEnds = () => ends.forEach((canvas) => (canvas.width = canvas.width + 0)); // assigning a width clears a canvas
-  return { element, slider: slider.element, set, showEnds, clearEnds };
+  return { element, slider: slider.element, set, showEnds };
 }
 
 /** Up and down go from dial to dial of a group; Tab enters it once. */
@@ -98,7 +97,6 @@ export function makeDials(run, turn) {
   const summary = h("summary", {});
   const folded = h("details", { class: "flat" }, summary, flat);
   for (const group of [strong, flat]) roveDials(group);
-  const progress = h("p", { class: "hint progress" });
   let measured = 0;
   let shown = null;
   let strongest = 0;
@@ -107,7 +105,6 @@ export function makeDials(run, turn) {
   async function measure(target, pose) {
     const mine = ++measured;
     const effects = [];
-    if (!run.artist.quick) begin();
     let began = performance.now();
     for (let k = 0; k < dials.length; k++) {
       if (performance.now() - began > BUSY) {
@@ -115,36 +112,12 @@ export function makeDials(run, turn) {
         if (mine !== measured) return;
         began = performance.now();
       }
-      const poses = [-most, most].map((offset) => moved(pose, k, offset));
-      const pictures = run.artist.quick ? poses.map((end) => run.artist.now({ target, pose: end })) : await asked(target, poses);
-      if (mine !== measured) return;
-      if (!pictures) break;
+      const end = (offset) => decode(run.layers, target, pose.map((value, i) => value + (i === k ? offset : 0)));
+      const pictures = [end(-most), end(most)];
       dials[k].showEnds(pictures);
       effects.push(effectOf(...pictures));
-      if (!run.artist.quick) count(k + 1);
     }
-    if (effects.length === dials.length) finish(effects);
-  }
-
-  function count(drawn) {
-    progress.textContent = `The ends of ${drawn} of ${dials.length} dials are drawn; the dials are sorted afterwards.`;
-  }
-  function begin() {
-    count(0);
-    dials.forEach((dial) => dial.clearEnds());
-    order({ strong: names.map((_, k) => k), flat: [] });
-  }
-  function finish(effects) {
-    progress.textContent = "";
     order(ranked(effects));
-  }
-  async function asked(target, poses) {
-    try {
-      return await run.artist.later(target, poses);
-    } catch (error) {
-      progress.textContent = `The dials could not be sorted by effect: ${error.message}`;
-      return null;
-    }
   }
 
   function order(rank) {
@@ -168,5 +141,5 @@ export function makeDials(run, turn) {
     shown = view.image;
     dials.forEach((dial, k) => dial.set(view.offsets[k] ?? 0));
   }
-  return { element: h("div", { class: "all-dials" }, said, progress, strong, folded), show, measure, strongest: () => strongest };
+  return { element: h("div", { class: "all-dials" }, said, strong, folded), show, measure, strongest: () => strongest };
 }

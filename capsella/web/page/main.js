@@ -1,6 +1,5 @@
 // The page: one view, or two beside each other.
 
-import { keptDrawing, makeArtist } from "./artist.js";
 import { arrowPath } from "./capsules.js";
 import { readContent, unpacked } from "./content.js";
 import { decode } from "./decoder.js";
@@ -19,8 +18,8 @@ function worstDrawing(run) {
   let worst = 0;
   run.images.forEach((facts, image) => {
     const drawn = decode(run.layers, facts.predicted, run.its(image, "poses").row(facts.predicted));
-    const expected = keptDrawing(run, image);
-    drawn.forEach((value, k) => (worst = Math.max(worst, 255 * Math.abs(value - expected[k]))));
+    const expected = run.its(image, "drawn").row(); // by PyTorch
+    drawn.forEach((value, k) => (worst = Math.max(worst, Math.abs(255 * value - expected[k]))));
   });
   return worst;
 }
@@ -242,7 +241,7 @@ function takeDropsBeside(first, looks, bring) {
 /** Plays the strongest dial once, unless the reader prefers reduced motion, followed a link to a view, or acts first. */
 function playOnce({ views }) {
   if (location.hash.length > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-  const timer = setTimeout(() => views[0].pane.playOnce(), 600);
+  const timer = setTimeout(() => views[0].pane.play(), 600);
   const cancel = ({ target }) => {
     clearTimeout(timer);
     views.forEach(({ pane }) => pane.interrupt(target));
@@ -262,7 +261,6 @@ async function openPage() {
   const runs = readContent(facts, buffer);
   for (const run of runs) {
     run.server = makeServer(facts, run.number);
-    run.artist = makeArtist(run);
     run.looker = run.server ?? makeNetwork(run);
     run.sharper = runs.find((other) => lastEntropy(other) < Math.min(0.9, lastEntropy(run)))?.name;
   }

@@ -2,6 +2,7 @@
 
 import { probabilityOf, unlike } from "./certainty.js";
 import { gridOf } from "./content.js";
+import { decode } from "./decoder.js";
 import { readFile } from "./fit.js";
 import { makeThread } from "./thread.js";
 import { turned } from "./turned.js";
@@ -12,8 +13,8 @@ const strongest = (values) => values.reduce((best, value, k) => (value > values[
 export function makeNetwork(run, start) {
   if (!run.encoder) return null;
   const shape = [run.channels, ...run.size];
-  const thread = makeThread(run.engine, "encoder", { graph: run.encoder, shape }, start);
-  const seen = (pixels) => thread.ask([pixels], false);
+  const thread = makeThread(run.engine, { graph: run.encoder, shape }, start);
+  const seen = (pixels) => thread.ask(pixels);
   const inUnits = (values) => Float32Array.from(values, (value) => value / 255);
 
   async function image(values, title, said) {
@@ -26,8 +27,8 @@ export function makeNetwork(run, start) {
       poses: gridOf(poses, [1, activations.length, d]),
     };
     let drawing = null;
-    if (run.artist) {
-      [drawing] = await run.artist.later(predicted, [poses.slice(predicted * d, (predicted + 1) * d)], true);
+    if (run.layers) {
+      drawing = decode(run.layers, predicted, poses.slice(predicted * d, (predicted + 1) * d));
       const levels = Uint8Array.from(drawing, (value) => Math.round(255 * value));
       grids.drawn = gridOf(levels, [1, run.channels, ...run.decoder.size]);
     }

@@ -1,16 +1,16 @@
 // One view of a run: image → capsules → drawing, the dials, the changed input, the routing.
 
-import { makeEasel } from "./artist.js";
 import { heading, makeArrow, makeBars, norm } from "./capsules.js";
 import { isInverted } from "./certainty.js";
 import { makeChanged } from "./changed.js";
+import { decode } from "./decoder.js";
 import { makeDials } from "./dials.js";
 import { h, roveByArrows } from "./dom.js";
 import { term } from "./glossary.js";
 import { makeMore } from "./more.js";
-import { paint, paintBoth, paintDifference } from "./pictures.js";
+import { paint, paintDifference } from "./pictures.js";
 import { makeRouting } from "./routing.js";
-import { settledFigure, sheet } from "./saved.js";
+import { sheet } from "./saved.js";
 import { makeTools, sayTurned } from "./tools.js";
 import { aboutCertainty, aboutImage, aboutLength, isWrong, nameOf, namesOf, silence } from "./words.js";
 
@@ -18,13 +18,11 @@ import { aboutCertainty, aboutImage, aboutLength, isWrong, nameOf, namesOf, sile
 function viewOf(run, state) {
   const facts = run.images[state.image];
   const activations = run.its(state.image, "activations").row();
-  const poses = run.its(state.image, "poses");
   const target = state.target ?? facts.predicted;
-  const pose = poses.row(target);
+  const pose = run.its(state.image, "poses").row(target);
   const turnedPose = Float32Array.from(pose, (value, k) => value + (state.offsets[k] ?? 0));
   const axes = run.grid("axes").row(target);
   const turnedLength = norm(turnedPose);
-  const other = facts.taken.length > 1 ? facts.taken.find((k) => k !== target) : null; // of a pair
   return {
     runNumber: state.run,
     image: state.image,
@@ -33,8 +31,6 @@ function viewOf(run, state) {
     target,
     pose,
     turnedPose,
-    other,
-    otherPose: other === null ? null : poses.row(other),
     pixels: Float32Array.from(run.its(state.image, "images").row(), (value) => value / 255),
     offsets: state.offsets,
     turnedDials: Object.values(state.offsets).filter((value) => value !== 0).length,
@@ -86,65 +82,21 @@ function framed(kind, words) {
 
 const arrowTo = () => h("span", { class: "to", "aria-hidden": "true" }, "→");
 
-/** The drawing beside the input, and their difference; for a pair, both drawings are in one picture. */
+/** The drawing beside the input, and their difference. */
 function makeDrawing(run) {
   const drawing = framed("drawing", "drawing");
   const difference = framed("difference", "difference");
   difference.caption.append(h("span", { class: "key" }, ": orange is only in the drawing; blue is only in the input"));
   const shape = [run.channels, ...(run.decoder?.size ?? run.size)];
-  const pictures = { first: null, second: null };
-  let view = null;
-  let isSilent = false;
-  const say = (text) => (drawing.caption.textContent = text);
-  const busy = (how) => {
-    for (const { element } of [drawing, difference]) {
-      for (const one of ["late", "failed"]) element.classList.toggle(one, how === one);
-    }
-  };
 
-  function paintAll() {
-    const { first, second } = pictures;
-    const pair = view.other !== null;
-    if (!first || (pair && !second)) return false;
-    if (pair) paintBoth(drawing.canvas, first, second, shape);
-    else paint(drawing.canvas, first, shape);
-    const whole = pair ? first.map((value, k) => Math.min(1, value + second[k])) : first;
-    difference.element.hidden = whole.length !== view.pixels.length;
-    if (!difference.element.hidden) paintDifference(difference.canvas, whole, view.pixels, shape);
-    if (pair) say(`drawing: ${run.classes[view.target]} orange, ${run.classes[view.other]} blue`);
-    else say(isSilent ? "drawing of a silent capsule" : "drawing");
-    return true;
+  function show(view, isSilent) {
+    const picture = decode(run.layers, view.target, view.turnedPose);
+    paint(drawing.canvas, picture, shape);
+    difference.element.hidden = picture.length !== view.pixels.length;
+    if (!difference.element.hidden) paintDifference(difference.canvas, picture, view.pixels, shape);
+    drawing.caption.textContent = isSilent ? "drawing of a silent capsule" : "drawing";
   }
-  const easelOf = (which) =>
-    makeEasel(run.artist, {
-      show(picture, how) {
-        pictures[which] = picture;
-        if (!paintAll()) return;
-        busy(how);
-        if (how) say("drawing…");
-      },
-      wait() {
-        busy("late");
-        say("drawing…");
-      },
-      fail(sentence) {
-        busy("failed");
-        say(sentence);
-      },
-    });
-  const drawFirst = run.artist && easelOf("first");
-  const drawSecond = run.artist && easelOf("second");
-
-  function show(next, silent) {
-    if (view?.image !== next.image) Object.assign(pictures, { first: null, second: null });
-    view = next;
-    isSilent = silent;
-    const { image, target, pose, other, otherPose } = view;
-    drawFirst({ image, target, pose: view.turnedPose, found: pose });
-    if (other !== null) drawSecond({ image, target: other, pose: otherPose, found: otherPose });
-  }
-  const settled = () => settledFigure(drawing.element, drawing.caption);
-  return { figures: [drawing, difference], show, settled, elements: run.artist ? [arrowTo(), drawing.element, difference.element] : [] };
+  return { figures: [drawing, difference], show, elements: run.layers ? [arrowTo(), drawing.element, difference.element] : [] };
 }
 
 /**
@@ -165,8 +117,8 @@ export function makePane(run, change, bring) {
   const arrow = makeArrow();
   const silent = h("p", { class: "silent", role: "status" });
   const lengths = h("p", { class: "lengths" });
-  const dials = run.artist ? makeDials(run, (dial, value) => change({ offsets: { [dial]: value } })) : null;
-  const tools = makeTools(run, dials, change, { drawn: pictured, settled: drawn.settled });
+  const dials = run.layers ? makeDials(run, (dial, value) => change({ offsets: { [dial]: value } })) : null;
+  const tools = makeTools(run, dials, change, pictured);
   const changed = makeChanged(run, change);
   const routing = makeRouting(run, change);
   const row = h("div", { class: "row" }, bars.element, input.element, arrowTo(), arrow.element, ...drawn.elements);
@@ -185,7 +137,7 @@ export function makePane(run, change, bring) {
 
   /** The pictures of the row and the texts about them, as a single picture. */
   function pictured(side) {
-    const pictures = (run.artist ? [input, ...drawn.figures] : [input]).filter((one) => !one.element.hidden);
+    const pictures = (run.layers ? [input, ...drawn.figures] : [input]).filter((one) => !one.element.hidden);
     const [first, ...others] = pictures.map(({ canvas, caption }) => ({ picture: canvas, caption: caption.textContent }));
     const lines = [run.name, about.textContent, silent.textContent, sayTurned(run, view.offsets)];
     return sheet([bars.figure(), first, arrow.figure(), ...others], lines, side);
@@ -201,10 +153,10 @@ export function makePane(run, change, bring) {
     bars.show(run, view);
     arrow.show(run, view);
     lengths.textContent = dials ? aboutLength(run, view) : "";
-    const silenceNow = run.artist ? silence(run, view.target, view.activations) : "";
+    const silenceNow = run.layers ? silence(run, view.target, view.activations) : "";
     if (silent.textContent !== silenceNow) silent.textContent = silenceNow;
     element.classList.toggle("is-silent", silenceNow !== "");
-    if (run.artist) drawn.show(view, silenceNow !== "");
+    if (run.layers) drawn.show(view, silenceNow !== "");
     dials?.show(view);
     const here = `${state.image}:${view.target}`;
     const all = here !== measured;
@@ -220,7 +172,7 @@ export function makePane(run, change, bring) {
     routing.show(view, state);
   }
   const told = () => ({ name: run.classes[view.target], length: view.activation, lead: changed.lead(), routing: routing.lead() });
-  return { element, run, show, showAll, say, said: told, play: tools.play, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop, interrupt: tools.interrupt };
+  return { element, run, show, showAll, say, said: told, play: tools.play, stop: tools.stop, interrupt: tools.interrupt };
 }
 
 /** Has the network look at a file that is dropped on the view. */

@@ -3,11 +3,6 @@
 const DARKER = [40, 120, 220];
 const BRIGHTER = [240, 120, 20];
 
-/** The width of the picture: the two channels of a stereo pair are side by side. */
-function widthOf([channels, , width]) {
-  return channels === 2 ? 2 * width : width;
-}
-
 /** `write(data, at, k)` puts red, green, blue and opacity, 0..255, of pixel k at `at` to `at + 3`. */
 function fillCanvas(canvas, width, height, write) {
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
@@ -17,43 +12,26 @@ function fillCanvas(canvas, width, height, write) {
   context.putImageData(image, 0, 0);
 }
 
-/** The index in [c h w] of a shown pixel's first channel, and the distance to the next channel (0 if there is one). */
-function layoutOf([channels, height, width]) {
-  const area = height * width;
-  const single = (k) => k;
-  const pair = (k) => (k % (2 * width) >= width ? area : 0) + Math.floor(k / (2 * width)) * width + (k % width);
-  return { first: channels === 2 ? pair : single, apart: channels === 3 ? area : 0 };
-}
+/** The distance in [c h w] from a pixel's red to its green; 0 for one channel, and for a stereo pair, whose left image is shown. */
+const apartOf = ([channels, height, width]) => (channels === 3 ? height * width : 0);
 
 /** An image [c h w] in [0, 1]. */
 export function paint(canvas, pixels, shape) {
-  const { first, apart } = layoutOf(shape);
-  fillCanvas(canvas, widthOf(shape), shape[1], (data, at, k) => {
-    const place = first(k);
-    for (let c = 0; c < 3; c++) data[at + c] = 255 * pixels[place + c * apart];
-    data[at + 3] = 255;
-  });
-}
-
-/** What two capsules draw, in one picture: the one orange, the other blue. Grey drawings only. */
-export function paintBoth(canvas, one, other, shape) {
-  const { first } = layoutOf(shape);
-  fillCanvas(canvas, widthOf(shape), shape[1], (data, at, k) => {
-    const place = first(k);
-    for (let c = 0; c < 3; c++) data[at + c] = BRIGHTER[c] * one[place] + DARKER[c] * other[place];
+  const apart = apartOf(shape);
+  fillCanvas(canvas, shape[2], shape[1], (data, at, k) => {
+    for (let c = 0; c < 3; c++) data[at + c] = 255 * pixels[k + c * apart];
     data[at + 3] = 255;
   });
 }
 
 /** Where a drawing is brighter than the image (orange) or darker (blue); transparent where both are equal. */
 export function paintDifference(canvas, drawing, image, shape) {
-  const { first, apart } = layoutOf(shape);
-  fillCanvas(canvas, widthOf(shape), shape[1], (data, at, k) => {
-    const place = first(k);
+  const apart = apartOf(shape);
+  fillCanvas(canvas, shape[2], shape[1], (data, at, k) => {
     let sum = 0;
     let size = 0;
     for (let c = 0; c < 3; c++) {
-      const away = drawing[place + c * apart] - image[place + c * apart];
+      const away = drawing[k + c * apart] - image[k + c * apart];
       sum += away;
       size += Math.abs(away) / 3;
     }
@@ -63,10 +41,10 @@ export function paintDifference(canvas, drawing, image, shape) {
   });
 }
 
-/** The image in grey under `sent`, a heat map [height width] in [0, 1]; for a stereo pair, the left image. */
-export function paintOver(canvas, image, [channels, height, width], sent) {
-  const apart = channels === 3 ? height * width : 0;
-  fillCanvas(canvas, width, height, (data, at, k) => {
+/** The image in grey under `sent`, a heat map [height width] in [0, 1]. */
+export function paintOver(canvas, image, shape, sent) {
+  const apart = apartOf(shape);
+  fillCanvas(canvas, shape[2], shape[1], (data, at, k) => {
     const grey = (image[k] + image[k + apart] + image[k + 2 * apart]) / 3;
     const heat = 0.6 * sent[k];
     for (let c = 0; c < 3; c++) data[at + c] = 255 * grey * (1 - heat) + BRIGHTER[c] * heat;

@@ -120,26 +120,18 @@ export async function sheet(figures, lines, side) {
   return out;
 }
 
-/** Resolves when a figure shows the drawing that was requested last; rejects if there will be none. */
-export async function settledFigure(figure, caption) {
-  const is = (how) => figure.classList.contains(how);
-  while (is("late")) await new Promise((done) => setTimeout(done, 20));
-  if (is("failed")) throw new Error(caption.textContent);
-}
-
 function save(blob, name) {
   const address = URL.createObjectURL(blob);
   h("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
-/** A GIF of a sweep: { count, show(k), settled(), back(), fits() }; `fits`: whether image and class are still the same. */
-async function filmed({ count, show, settled, back, fits }, drawn) {
+/** A GIF of a sweep: { count, show(k), back(), fits() }; `fits`: whether image and class are still the same. */
+async function filmed({ count, show, back, fits }, drawn) {
   const film = makeFilm(FRAME_MILLISECONDS);
   try {
     for (let k = 0; k < count; k++) {
       show(k);
-      await settled();
       await new Promise((done) => setTimeout(done)); // the page may handle events
       if (!fits()) throw new Error("another image or class was chosen");
       film.add(await drawn(SIDES.gif));

@@ -41,10 +41,5 @@ export function makeServer(facts, run) {
     },
     sketch: async (blob) => image(await post(of("sketches"), blob)),
     changes: async (pixels, predicted) => grids(await post(of(`changes?class=${predicted}`), pixels)),
-    async drawings(target, poses) {
-      const answer = await post(of("drawings"), JSON.stringify({ target, poses: poses.map((pose) => Array.from(pose)) }));
-      const { drawings } = await grids(answer);
-      return poses.map((_, k) => Float32Array.from(drawings.row(k), (value) => value / 255));
-    },
   };
 }

@@ -22,8 +22,8 @@ function makeSender(run, tell, sendable) {
   };
 }
 
-/** The buttons. `drawn(side)` promises a canvas with the view; `settled()` resolves when the view is drawn. */
-export function makeTools(run, dials, change, { drawn, settled }) {
+/** The buttons. `drawn(side)` promises a canvas with the view. */
+export function makeTools(run, dials, change, drawn) {
   const said = h("p", { class: "told", role: "status" });
   const tell = (text) => (said.textContent = text);
   const button = (text, act) => h("button", { type: "button", onclick: act }, text);
@@ -78,7 +78,6 @@ export function makeTools(run, dials, change, { drawn, settled }) {
       called: `${run.dials.names[dial]} from end to end`,
       count: FRAMES,
       show: (k) => change({ offsets: { [dial]: sweepAt(k / FRAMES) * run.dials.most } }),
-      settled,
       back: () => change({ offsets: { [dial]: before } }),
       fits: () => view.image === image && view.target === target,
     };

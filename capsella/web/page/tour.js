@@ -19,7 +19,7 @@ const STEPS = [
     css: ".all-dials, .note",
     act: (pane) => pane.play(),
     say: ({ run, name }) =>
-      run.artist
+      run.layers
         ? `Its direction is how this ${name} looks. A dial changes one of its numbers, and a decoder draws what the capsule then holds. Watch the drawing while the first dial goes from end to end: that is what this number stands for.`
         : "Its direction is how it looks. This run has no decoder, so nothing can draw it.",
   },

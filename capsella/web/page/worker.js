@@ -1,14 +1,13 @@
-// A worker thread that runs an ONNX graph. The first message says which one to open, each further one is a question.
+// A worker thread that runs the encoder. The first message opens it, each further one holds the pixels of an image.
 
-import { openDecoder, openEncoder } from "./engine.js";
+import { openEncoder } from "./engine.js";
 
-const OPENERS = { decoder: openDecoder, encoder: openEncoder };
 let opened = null;
 
-async function answer({ library, opens, question, ...parts }) {
-  if (!library) return (await opened)(...question);
+async function answer({ library, pixels, ...parts }) {
+  if (!library) return (await opened)(pixels);
   const address = URL.createObjectURL(new Blob([library], { type: "text/javascript" })); // made here, since a page from a disk shares no blob URLs with workers
-  opened = import(address).then((ort) => OPENERS[opens](ort, parts));
+  opened = import(address).then((ort) => openEncoder(ort, parts));
   return opened.then(() => null);
 }
 

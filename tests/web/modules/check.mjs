@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { readContent, unpacked } from "../../../capsella/web/page/content.js";
 import { decode } from "../../../capsella/web/page/decoder.js";
-import { openDecoder, openEncoder } from "../../../capsella/web/page/engine.js";
+import { openEncoder } from "../../../capsella/web/page/engine.js";
 import { turned } from "../../../capsella/web/page/turned.js";
 
 const html = readFileSync(process.argv[2], "utf8");
@@ -28,24 +28,14 @@ async function libraryOf({ library }) {
   }
 }
 
-async function drawerOf(run) {
-  if (run.layers) return (target, pose) => decode(run.layers, target, pose);
-  if (!run.graph) return null;
-  return openDecoder(await libraryOf(run.engine), { wasm: run.engine.wasm, graph: run.graph, classes: run.classes.length });
-}
-
 async function lookerOf(run) {
   if (!run.encoder) return null;
   const parts = { wasm: run.engine.wasm, graph: run.encoder, shape: [run.channels, ...run.size] };
   return openEncoder(await libraryOf(run.engine), parts);
 }
 
-const drawers = [];
 const lookers = [];
-for (const run of runs) {
-  drawers.push(await drawerOf(run));
-  lookers.push(await lookerOf(run));
-}
+for (const run of runs) lookers.push(await lookerOf(run));
 const pixelsOf = (run, image) => Float32Array.from(run.its(image, "images").row(), (value) => value / 255);
 
 async function look({ run, look: image, scale }) {
@@ -58,7 +48,7 @@ function picture(request) {
   if ("draw" in request) {
     const pose = Float32Array.from(run.its(request.draw, "poses").row(request.target));
     request.offsets.forEach((offset, k) => (pose[k] += offset));
-    return drawers[request.run](request.target, pose);
+    return decode(run.layers, request.target, pose);
   }
   return turned(pixelsOf(run, request.change), [run.channels, ...run.size], request.name, request.amount);
 }

@@ -7,7 +7,7 @@ import { makeNetwork } from "../../../capsella/web/page/network.js";
 /** A thread whose network of two classes is as sure of each as the first two pixels are bright; its poses are these. */
 function fakeThread() {
   const thread = {
-    postMessage: ({ question: [pixels] }) =>
+    postMessage: ({ pixels }) =>
       queueMicrotask(() => {
         const activations = pixels.slice(0, 2);
         thread.onmessage({ data: { answer: { activations, poses: Float32Array.of(pixels[0], 0, pixels[1], 1) } } });
@@ -18,7 +18,7 @@ function fakeThread() {
 }
 
 const changes = [{ name: "turn", amounts: [-90, 0, 90] }, { name: "shift", amounts: [-1, 0, 1] }];
-const run = { channels: 1, fit: "crop", size: [1, 3], encoder: new Uint8Array(1), engine: {}, artist: null, changes };
+const run = { channels: 1, fit: "crop", size: [1, 3], encoder: new Uint8Array(1), engine: {}, layers: null, changes };
 
 test("a page without the network looks at nothing", () => {
   assert.equal(makeNetwork({ ...run, encoder: null }), null);

@@ -1,21 +1,14 @@
 import assert from "node:assert/strict";
 import { deflateSync } from "node:zlib";
 import { test } from "node:test";
-import { makeArtist, makeEasel } from "../../../capsella/web/page/artist.js";
 import { readContent, unpacked } from "../../../capsella/web/page/content.js";
-import { makeDraughtsman } from "../../../capsella/web/page/draughtsman.js";
 import { askArrays, makeServer } from "../../../capsella/web/page/server.js";
 
 const packed = (bytes) => deflateSync(Uint8Array.from(bytes)).toString("base64");
-/** Waits for what is to come, however long a busy machine takes. */
-async function until(holds) {
-  for (let tries = 0; !holds() && tries < 400; tries++) await new Promise((done) => setTimeout(done, 25));
-}
-
-/** A run of two images of 1×2 pixels, whose drawings the server makes. */
+/** A run of two images of 1×2 pixels, which a server knows. */
 async function made() {
   const facts = {
-    runs: [{ images: [{ number: 0, predicted: 1 }, { number: 1, predicted: 0 }], decoder: { after: null, size: [1, 2] }, dials: { most: 1 } }],
+    runs: [{ images: [{ number: 0, predicted: 1 }, { number: 1, predicted: 0 }], decoder: null, dials: { most: 1 } }],
     arrays: { "0/drawn": ["u1", [2, 1, 1, 2], 0], "0/bias0": ["u1", [1], 4] },
   };
   const [run] = readContent(facts, await unpacked(packed([0, 51, 102, 255, 9, 0, 0, 0])));
@@ -58,63 +51,6 @@ test("what the server refuses is an error with its sentence; so is its silence",
   t.mock.method(globalThis, "fetch", async () => { throw new TypeError("failed"); });
   await assert.rejects(server.image(1), { message: "The server does not answer. Has capsella explore ended?" });
   await assert.rejects(server.file({ name: "a.png", size: 11 }), /a.png: must be at most/);
-});
-
-test("the last wish wins, and drawings are asked for once", async (t) => {
-  const asked = watched(t);
-  const run = { ...(await made()), server: makeServer({ server: { bytes: 10, tests: [] } }, 0) };
-  const artist = makeArtist(run);
-  const told = [];
-  const draw = makeEasel(artist, { show: (picture, how) => told.push([[...picture].map((value) => Math.round(255 * value)), how]), wait: () => told.push("wait"), fail: (text) => told.push(text) });
-  const wish = (image, value) => draw({ image, target: 1, pose: [value], found: [1] });
-  wish(0, 1);
-  assert.deepEqual(told.splice(0), [[[0, 51], ""]]); // it was drawn beforehand
-  for (const value of [2, 3, 4]) wish(0, value);
-  assert.equal(asked.length, 1);
-  assert.equal(asked[0].body, '{"target":1,"poses":[[2]]}');
-  const answer = (grey) => ({ arrays: { "0/drawings": ["u1", [1, 1, 1, 2], 0] }, data: packed([grey, grey, 0, 0]) });
-  asked[0].answer(answer(20));
-  await until(() => asked.length === 2);
-  assert.equal(asked[1].body, '{"target":1,"poses":[[4]]}');
-  asked[1].answer(answer(40));
-  await until(() => told.length === 6);
-  assert.deepEqual(told.splice(0), ["wait", "wait", "wait", [[20, 20], "late"], "wait", [[40, 40], ""]]);
-  wish(0, 2);
-  assert.deepEqual(told.splice(0), [[[20, 20], ""]]);
-  assert.equal(asked.length, 2);
-  wish(1, 7);
-  asked[2].answer({ error: "no" }, false);
-  await until(() => told.length === 2);
-  assert.deepEqual(told.splice(0), ["wait", "no"]);
-});
-
-/** A thread that draws each pose as one pixel, its sigmoid, when it is told to. */
-function fakeThread() {
-  const thread = { asked: [], postMessage: (question) => thread.asked.push(question) };
-  thread.opened = () => thread.onmessage({ data: { answer: null } });
-  thread.answer = () => {
-    const [, pose] = thread.asked.at(-1).question;
-    thread.onmessage({ data: { answer: Float32Array.of(1 / (1 + Math.exp(-pose[0] - 2 * pose[1]))) } });
-  };
-  return thread;
-}
-
-test("what a reader waits for is drawn before the ends of dials, and failures are told", async () => {
-  const thread = fakeThread();
-  const { drawings } = makeDraughtsman({ classes: [] }, () => thread);
-  const ends = drawings(0, [[1, 0], [2, 0]], false);
-  const urgent = drawings(0, [[3, 0]], true);
-  assert.equal(thread.asked.length, 0); // until it is open
-  thread.opened();
-  thread.answer();
-  thread.answer();
-  thread.answer();
-  assert.deepEqual(thread.asked.map(({ question: [, pose] }) => pose[0]), [3, 1, 2]);
-  assert.equal((await ends).length, 2);
-  assert.ok(Math.abs((await urgent)[0][0] - 1 / (1 + Math.exp(-3))) < 1e-6);
-  const failing = drawings(0, [[4, 0]], true);
-  thread.onmessage({ data: { failure: "this browser cannot draw it: no memory" } });
-  await assert.rejects(failing, { message: "this browser cannot draw it: no memory" });
 });
 
 test("what the page holds comes as bytes, or as the sentence that says why not", async (t) => {
