@@ -77,7 +77,6 @@ def run(arguments: list[str]) -> None:
 
     from capsella.evaluation import (
         PredictOptions,
-        UncertaintyColumns,
         passed_over,
         predict_on_cluster,
         predict_table,
@@ -96,10 +95,16 @@ def run(arguments: list[str]) -> None:
     if run is not None and run.adapted is not None and (options.coverage or options.unsure_below):
         notes.append(ADAPTED)
     is_paired = run is not None and run.recipe.data.is_paired
-    rate = options.ood_false_positive_rate or None
-    columns = UncertaintyColumns(model.calibration, options.coverage, options.unsure_below, model.ood_detector, rate)
     most_outside = {} if options.range is None else {"most_outside": 1.0}
-    how = PredictOptions(options.batch_size, options.workers, 2 if is_paired else 1, columns, **most_outside)
+    how = PredictOptions(
+        batch_size=options.batch_size,
+        workers=options.workers,
+        classes=2 if is_paired else 1,
+        coverage=options.coverage,
+        unsure_below=options.unsure_below,
+        false_positive_rate=options.ood_false_positive_rate or None,
+        **most_outside,
+    )
     if options.cluster.on is not None and options.out is not None:
         load = partial(_load, options.run, model.value_range, model.cut)
         with ray_session(options.cluster):
@@ -108,12 +113,12 @@ def run(arguments: list[str]) -> None:
         out = None if options.out is None else Path(options.out)
         again = {"resume": options.resume, "overwrite": options.overwrite}
         summary = predict_table(model, local, out, how, **again, progress=True)
-    lines = prediction_lines(summary, columns)
+    lines = prediction_lines(summary, model, how)
     if options.out is not None:
         rows, seconds = pluralize(summary.rows, "row"), time.monotonic() - began
         lines.insert(0, f"{rows} in {options.out} after {seconds:.0f} s")
     console(stderr=True).print(*lines, sep="\n", end="\n" if lines else "", soft_wrap=True, markup=False)
-    note(*notes, *(() if is_paired else column_notes(columns)))
+    note(*notes, *(() if is_paired else column_notes(model, how)))
 
 
 def _load(run: Path, value_range: tuple[float, float] | None, cut: CellCut | None) -> "ImageClassifier":

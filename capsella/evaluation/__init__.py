@@ -12,7 +12,6 @@ from capsella.evaluation.metrics import (
     shares,
 )
 from capsella.evaluation.predict import (
-    PredictOptions,
     find_images,
     passed_over,
     predict_files,
@@ -31,19 +30,13 @@ from capsella.evaluation.robustness import (
 )
 from capsella.evaluation.routing import LayerRouting, RoutingReport, measure_routing
 from capsella.evaluation.statistics import (
-    FoldInterval,
     Groups,
     Interval,
-    Spread,
     VarianceComponent,
     accuracy_interval,
     auc_interval,
-    balanced_difference_interval,
-    balanced_interval,
     detectable_difference,
     difference_interval,
-    fold_interval,
-    holm,
     holm_adjusted,
     mean_proportion_interval,
     over_seeds,
@@ -53,4 +46,9 @@ from capsella.evaluation.statistics import (
     rank_test,
     wilson_interval,
 )
-from capsella.evaluation.tables import Prediction, PredictionSummary, UncertaintyColumns, UnreadableFile
+from capsella.evaluation.tables import (
+    Prediction,
+    PredictionSummary,
+    PredictOptions,
+    UnreadableFile,
+)

@@ -15,14 +15,11 @@ from torch import Tensor
 from capsella.data import LabelledImages, batches
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.evaluation.statistics import (
-    FoldInterval,
     Groups,
     Interval,
     accuracy_interval,
-    balanced_interval,
     difference_interval,
     effective_sample_fraction,
-    fold_interval,
     mean_proportion_interval,
     proportion_interval,
 )
@@ -245,7 +242,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON; a proportion that would be 0/0 is null."""
-        curve, baseline = self.calibration, self.majority
+        baseline = self.majority
         return {
             "images": len(self.labels),
             "errors": self.errors,
@@ -257,20 +254,10 @@ class Evaluation:
             "macro_auc": self.macro_auc,
             "majority": None if baseline is None else {**asdict(baseline), "is_beaten": baseline.is_beaten},
             "classes": [asdict(score) for score in self.per_class],
-            "confusion": {
-                "rows": "true",
-                "columns": "predicted",
-                "counts": self.confusion.tolist(),
-                "shares_of_true": shares(self.confusion, "true").tolist(),
-                "shares_of_predicted": shares(self.confusion, "predicted").tolist(),
-            },
+            "confusion": {"rows": "true", "columns": "predicted", "counts": self.confusion.tolist()},
             "calibration": {
                 "confidence": self.confidence_text,
-                "expected_calibration_error": curve.expected_error,
-                "bin_edges": curve.edges.tolist(),
-                "bin_counts": curve.counts.tolist(),
-                "bin_confidence": _null_for_nan(curve.confidence),
-                "bin_accuracy": _null_for_nan(curve.accuracy),
+                "expected_calibration_error": self.calibration.expected_error,
             },
         }
 
@@ -338,19 +325,12 @@ def confusions(confusion: Int[np.ndarray, "true predicted"]) -> list[Confusion]:
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """A cross-validation: the evaluation of each fold's test images by the network of that fold.
-
-    Attributes:
-        evaluations: in the order of the folds.
-        others: number of images that a fold's network was trained or validated on, summed over folds.
-    """
+    """A cross-validation: the evaluation of each fold's test images by the network of that fold."""
 
     evaluations: Sequence[Evaluation]
-    others: int
 
     def __post_init__(self) -> None:
-        if len(self.evaluations) < 2:
-            raise ArgumentError("evaluations", "be of at least 2 folds", len(self.evaluations))
+        check_argument(len(self.evaluations) >= 2, "be of at least 2 folds", evaluations=len(self.evaluations))
         classes = {fold.classes for fold in self.evaluations}
         check_argument(len(classes) == 1, "be of the same classes in every fold", evaluations=sorted(classes))
         names = Counter(file for fold in self.evaluations for file in fold.files or ())
@@ -370,20 +350,22 @@ class Folds:
         )
 
     @property
-    def error(self) -> FoldInterval:
-        """The mean error rate over folds, with its interval."""
-        image_error = accuracy_interval(self.pooled.correct.numpy()[None], self.pooled.groups).image_error
-        return self._interval([fold.error / 100 for fold in self.evaluations], image_error)
+    def error_interval(self) -> tuple[float, float]:
+        """The 95 % interval of the error rate in per cent, over test images or groups and over trainings."""
+        accuracy = accuracy_interval(*self._trained)
+        return 100 * (1 - accuracy.high), 100 * (1 - accuracy.low)
 
     @property
-    def balanced_accuracy(self) -> FoldInterval:
-        """The mean balanced accuracy over folds, with its interval."""
-        pooled = self.pooled
-        image_error = balanced_interval(pooled.correct.numpy()[None], pooled.labels.numpy(), pooled.groups).image_error
-        return self._interval([fold.balanced_accuracy / 100 for fold in self.evaluations], image_error)
+    def balanced_accuracy_interval(self) -> tuple[float, float]:
+        """The 95 % interval of the balanced accuracy in per cent, over test images or groups and over trainings."""
+        accuracy = accuracy_interval(*self._trained, labels=self.pooled.labels.numpy())
+        return 100 * accuracy.low, 100 * accuracy.high
 
-    def _interval(self, values: Sequence[float], image_error: float) -> FoldInterval:
-        return fold_interval(values, len(self.pooled.labels), self.others, image_error)
+    @property
+    def _trained(self) -> tuple[np.ndarray, Groups | None, np.ndarray]:
+        """The arguments of `accuracy_interval`."""
+        folds = np.repeat(np.arange(len(self.evaluations)), [len(fold.labels) for fold in self.evaluations])
+        return self.pooled.correct.numpy()[None], self.pooled.groups, folds
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON, in per cent."""
@@ -399,9 +381,11 @@ class Folds:
                 }
                 for fold in self.evaluations
             ],
-            "error": _in_per_cent(self.error),
-            "balanced_accuracy": _in_per_cent(self.balanced_accuracy),
-            "pooled": {name: pooled[name] for name in names},
+            "pooled": {
+                **{name: pooled[name] for name in names},
+                "error_interval_95_percent": list(self.error_interval),
+                "balanced_accuracy_interval_95_percent": list(self.balanced_accuracy_interval),
+            },
         }
 
     def write_predictions(self, path: Path) -> None:
@@ -440,14 +424,6 @@ def _class_score(
         specificity_interval=proportion_interval(~predicted[~present], outside) if negatives else None,
         auc=None if curve is None else curve.auc,
     )
-
-
-def _in_per_cent(interval: FoldInterval) -> dict[str, Any]:
-    return {"mean_percent": 100 * interval.estimate, "interval_95_percent": [100 * interval.low, 100 * interval.high]}
-
-
-def _null_for_nan(values: Float[np.ndarray, " bins"]) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -18,13 +18,13 @@ from capsella import ray_cluster
 from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
 from capsella.data.decoding import Chunk, decode_files
 from capsella.data.listing import Skipped, skipped_notes, spread, walk
-from capsella.data.reading import ENDINGS, MOST_OUTSIDE, UnseenPart, decode, rgb_images
-from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize
+from capsella.data.reading import ENDINGS, UnseenPart, decode, rgb_images
+from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.evaluation.tables import (
     Prediction,
     PredictionSummary,
     PredictionTable,
-    UncertaintyColumns,
+    PredictOptions,
     UnreadableFile,
     open_table,
 )
@@ -110,39 +110,10 @@ def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> 
     )
 
 
-@dataclass(frozen=True)
-class PredictOptions:
-    """Options of predictions for files.
-
-    Attributes:
-        batch_size: images per batch; affects speed and memory only.
-        workers: threads that decode and resize. None: one less than the number of cores, at most 8.
-        classes: number of classes per image: 1, or 2 for a model of overlaid pairs.
-        columns: uncertainty columns of a table. None: probability and OOD check, if they were fitted to the model.
-        most_outside: largest proportion of values outside the value range of the training, in files of more than
-            8 bits. A file with more counts as unreadable.
-    """
-
-    batch_size: int = 64
-    workers: int | None = None
-    classes: int = 1
-    columns: UncertaintyColumns | None = None
-    most_outside: float = MOST_OUTSIDE
-
-    def __post_init__(self) -> None:
-        check_minimum(0, workers=self.workers)
-        check_minimum(1, batch_size=self.batch_size)
-
-    def columns_for(self, model: ImageClassifier) -> UncertaintyColumns:
-        """Return `columns`; by default those that the model supports, empty ones for pairs."""
-        of_model = UncertaintyColumns(model.calibration, detector=model.ood_detector)
-        return self.columns or (UncertaintyColumns() if self.classes > 1 else of_model)
-
-
 def predict_files(
     model: ImageClassifier,
     paths: Iterable[Path],
-    options: PredictOptions = PredictOptions(),
+    options: PredictOptions = PredictOptions(workers=0),
     unreadable: list[UnreadableFile] | None = None,
 ) -> Iterator[Prediction]:
     """Classify image files, resized and converted to 8 bits as in training, in the order of `find_images`.
@@ -150,13 +121,11 @@ def predict_files(
     Args:
         model: any registered model.
         paths: files and folders.
-        options: predictions have OOD scores only if `columns` has an active detector. Without `workers`, the
-            calling thread decodes.
+        options: options of the predictions; coverage and unsure_below are not used.
         unreadable: files that cannot be read are appended here. None raises an error instead.
     """
     files, any_read = [str(file) for file in find_images(paths)], False
-    detector = None if options.columns is None else options.columns.active_detector
-    for outcomes in _predict_batches(model, files, replace(options, workers=options.workers or 0), detector):
+    for outcomes in _predict_batches(model, files, options):
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
                 any_read = True
@@ -192,11 +161,10 @@ def predict_table(
         progress: show a progress bar on standard error.
     """
     check_argument(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
-    columns = options.columns_for(model)
     files = find_images(paths)
-    with open_table(out, PredictionTable(model, columns), resume=resume, overwrite=overwrite) as table:
+    with open_table(out, PredictionTable(model, options), resume=resume, overwrite=overwrite) as table:
         missing = [file for file in map(str, files) if file not in table.done]
-        batches = _predict_batches(model, missing, options, columns.active_detector)
+        batches = _predict_batches(model, missing, options)
         for outcomes in tracked(batches, "predicting", -(-len(missing) // options.batch_size), is_shown=progress):
             table.write(outcomes)
     summary = table.summary
@@ -206,13 +174,15 @@ def predict_table(
 
 
 def _predict_batches(
-    model: ImageClassifier, files: Sequence[str], options: PredictOptions, detector: OODDetector | None
+    model: ImageClassifier, files: Sequence[str], options: PredictOptions
 ) -> Iterator[list[Prediction | UnreadableFile]]:
     """Yield the outcomes of `batch_size` files at a time, in order."""
-    number = len(model.classes)
+    number, workers, detector = len(model.classes), options.workers, options.active_detector(model)
     check_argument(1 <= options.classes <= number, f"be from 1 to the model's {number}", classes=options.classes)
+    if workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = min(_MOST_WORKERS, max(1, cores - 1))
     quick = optimize_for_inference(without_unused_decoder(model, detector))
-    workers = _choose_workers() if options.workers is None else options.workers
     for chunk in decode_files(files, model.preprocessing, chunk=options.batch_size, workers=workers):
         yield _predict_chunk(quick, chunk, options, detector)
 
@@ -253,11 +223,6 @@ def _outputs(
         return zip(output.activations.float().cpu().clone(), scores.float().cpu().clone(), strict=True)
 
 
-def _choose_workers() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_WORKERS, max(1, cores - 1))
-
-
 # On a Ray cluster
 
 
@@ -282,9 +247,7 @@ def predict_on_cluster(
     """
     if (place := ray_cluster.current_cluster()) is None:
         raise CapsellaError("predict: join a cluster first, with capsella.ray_cluster.ray_session")
-    model = load()
-    options = replace(options, columns=options.columns_for(model))
-    table = PredictionTable(model, options.columns_for(model))
+    table = PredictionTable(load(), options)
     needs: dict[str, float] = {"num_cpus": place.cpus, "num_gpus": 0}
     job = _ClusterJob(load, options, table.model, table.names, needs, ray_cluster.WorkerEnvironment.here(needs))
     try:
@@ -311,18 +274,19 @@ class _ClusterJob:
 
     def run(self, paths: Sequence[str], out: str, resume: bool) -> PredictionSummary:
         """Read, predict and write with Ray Data, and count the rows."""
-        has_older = _has_tables(out)
-        if has_older and not resume:
-            raise CapsellaError(f"{out} has a table: --resume adds the files it lacks; else choose another --out")
+        done = set()
+        for row in _rows(out, "file", "model"):
+            if not resume:
+                raise CapsellaError(f"{out} has a table: --resume adds the files it lacks; else choose another --out")
+            check_argument(
+                row["model"] == self.model, f"be of the same model and options ({self.model})", out=row["model"]
+            )
+            done.add(row["file"])
         import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         files = ray.data.read_binary_files(list(paths), include_paths=True, file_extensions=[e[1:] for e in ENDINGS])
-        if has_older:
-            older = ray.data.read_parquet(out, columns=["file", "model"]).take_all()
-            other = {row["model"] for row in older} - {self.model}
-            check_argument(not other, f"be of the same model and options ({self.model})", out=sorted(other))
-            done = {row["file"] for row in older}
+        if done:
             files = files.filter(lambda row: row["path"] not in done)
         retries = {"max_task_retries": ray_cluster.RETRIES}
         rows = files.map_batches(
@@ -334,17 +298,22 @@ class _ClusterJob:
             **self.needs,
         )
         rows.write_parquet(out, mode="append")
-        counted = [name for name in ("file", "error", "unsure", "in_distribution") if name in self.names]
-        return PredictionSummary.of(ray.data.read_parquet(out, columns=counted).iter_rows())
+        summary = PredictionSummary()
+        for row in _rows(out, *(name for name in ("error", "unsure", "in_distribution") if name in self.names)):
+            summary.add(row)
+        return summary
 
 
-def _has_tables(out: str) -> bool:
-    """Return True if a folder or its URL contains Parquet files."""
+def _rows(out: str, *columns: str) -> Iterator[dict[str, Any]]:
+    """Yield columns of the Parquet files in a folder or its URL. Ray Data would start 32 processes to count them."""
+    from pyarrow.dataset import dataset
     from pyarrow.fs import FileSelector, FileSystem
 
     system, path = FileSystem.from_uri(out if "://" in out else str(Path(out).absolute()))
     files = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
-    return any(file.extension == "parquet" for file in files)
+    if tables := [file.path for file in files if file.extension == "parquet"]:
+        for batch in dataset(tables, filesystem=system).to_batches(columns=list(columns)):
+            yield from batch.to_pylist()
 
 
 class _ClusterPredictor:
@@ -352,11 +321,11 @@ class _ClusterPredictor:
 
     def __init__(self, job: _ClusterJob) -> None:
         job.environment.apply()
-        model, columns = job.load(), job.options.columns or UncertaintyColumns()
-        self.table, self.options, self.detector = PredictionTable(model, columns), job.options, columns.active_detector
+        model, self.options = job.load(), job.options
+        self.table = PredictionTable(model, self.options)
         if self.table.model != job.model:
             raise CapsellaError("predict: a worker has loaded another model than the caller")
-        self.model = optimize_for_inference(without_unused_decoder(model, self.detector))
+        self.model = optimize_for_inference(without_unused_decoder(model, self.table.detector))
 
     def __call__(self, batch: dict[str, np.ndarray]) -> Any:
         """Predict one batch."""
@@ -372,4 +341,5 @@ class _ClusterPredictor:
                 reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")
         images = np.stack(pixels) if pixels else np.empty((0, model.channels, *model.image_size), np.uint8)
         chunk = Chunk(tuple(batch["path"].tolist()), tuple(reasons), images, tuple(losses))
-        return self.table.to_arrow(_predict_chunk(model, chunk, self.options, self.detector))
+        outcomes = _predict_chunk(model, chunk, self.options, self.table.detector)
+        return self.table.to_arrow(map(self.table.record, outcomes))

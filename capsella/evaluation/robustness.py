@@ -9,19 +9,16 @@ photographs; here the border pixels are repeated outwards, which adds neither bl
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
 from capsella.errors import check_argument, not_negative, unknown_name
 from capsella.evaluation.metrics import Evaluation
-from capsella.files import write_csv
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
@@ -107,12 +104,7 @@ def perturbation(name: str) -> Perturbation:
 
 @dataclass(frozen=True)
 class RobustnessPoint:
-    """The accuracy of one network under one perturbation at one strength.
-
-    Attributes:
-        accuracy, interval: in per cent; 95 % Wilson interval.
-        hits: True for each correct image.
-    """
+    """The accuracy of one network under one perturbation at one strength, in per cent, with a 95 % Wilson interval."""
 
     network: str
     perturbation: str
@@ -121,7 +113,6 @@ class RobustnessPoint:
     correct: int
     accuracy: float
     interval: tuple[float, float]
-    hits: Bool[np.ndarray, " images"] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -148,20 +139,7 @@ class Robustness:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "data": self.data,
-            "seed": self.seed,
-            "units": {name: PERTURBATIONS[name].unit for name in self.perturbations},
-            "points": self._rows(),
-        }
-
-    def write_csv(self, path: Path) -> None:
-        """Write a row for each point."""
-        rows = self._rows()
-        write_csv(path, list(rows[0]), (row.values() for row in rows))
-
-    def _rows(self) -> list[dict[str, Any]]:
-        return [
+        points = [
             {
                 "network": point.network,
                 "perturbation": point.perturbation,
@@ -174,6 +152,8 @@ class Robustness:
             }
             for point in self.points
         ]
+        units = {name: PERTURBATIONS[name].unit for name in self.perturbations}
+        return {"data": self.data, "seed": self.seed, "units": units, "points": points}
 
 
 def measure_robustness(
@@ -217,8 +197,8 @@ def measure_robustness(
             evaluations |= _evaluate(models, images, perturbed(images, name, strength, seed), batch_size)
         for network, evaluation in evaluations.items():
             count, (low, high) = len(evaluation.labels), evaluation.error_interval
-            correct, hits = count - evaluation.errors, evaluation.correct.numpy()
-            point = network, name, strength, count, correct, 100 * correct / count, (100 - high, 100 - low), hits
+            correct = count - evaluation.errors
+            point = network, name, strength, count, correct, 100 * correct / count, (100 - high, 100 - low)
             points[network, name, strength] = RobustnessPoint(*point)
     return Robustness(data, seed, tuple(points[network, *case] for network in models for case in cases))
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 
 from capsella.data import ImageSet
-from capsella.evaluation.statistics import Groups, Interval, auc_interval, balanced_interval
+from capsella.evaluation.statistics import Groups, Interval, accuracy_interval, auc_interval
 
 FOLDS = 5
 EXIF_CAMERA = (271, 272, 305)  # make, model, software
@@ -135,4 +135,4 @@ def _shortcut(
         if auc_interval(area, int((~is_class).sum()), int(is_class.sum()))[0] >= GIVEN_AWAY:
             given_away[classes[label]] = area
     correct = (probabilities.argmax(1) == labels)[None]
-    return Shortcut(cue, balanced_interval(correct, labels, groups), 1 / len(present), given_away)
+    return Shortcut(cue, accuracy_interval(correct, groups, labels=labels), 1 / len(present), given_away)

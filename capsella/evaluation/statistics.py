@@ -22,13 +22,13 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from capsella.errors import ArgumentError, check_argument
+from capsella.errors import ArgumentError
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -85,42 +85,15 @@ class Interval:
         return asdict(self)
 
 
-class FoldInterval(NamedTuple):
-    """The mean of a proportion, or of a difference of two, over folds, with its 95 % interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-class Spread(NamedTuple):
-    """Mean and sample standard deviation (n − 1) over seeds.
-
-    >>> print(Spread.of([0.2, 0.3, 0.4]))
-    0.30 ± 0.10
-    """
-
-    mean: float
-    sd: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Self:
-        """Return the spread of at least two values."""
-        if len(values) < 2:
-            raise ArgumentError("values", "be at least 2 for a standard deviation", len(values))
-        return cls(statistics.mean(values), statistics.stdev(values))
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.sd:.2f}"
-
-
 def over_seeds(values: Sequence[float]) -> str:
     """Format a number over seeds; a single seed has no spread.
 
     >>> over_seeds([0.2, 0.3, 0.4]), over_seeds([0.25])
     ('0.30 ± 0.10', '0.25')
     """
-    return str(Spread.of(list(values))) if len(values) > 1 else f"{values[0]:.2f}"
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def points(difference: float, *, signed: bool = True) -> str:
@@ -333,20 +306,27 @@ def _satterthwaite(components: Sequence[VarianceComponent]) -> float:
 # Intervals over images and seeds
 
 
-def accuracy_interval(correct: Correct, groups: Groups | None = None, folds: FoldNumbers | None = None) -> Interval:
+def accuracy_interval(
+    correct: Correct,
+    groups: Groups | None = None,
+    folds: FoldNumbers | None = None,
+    *,
+    labels: Int[np.ndarray, " images"] | None = None,
+) -> Interval:
     """Return the accuracy of a network, as a mean over seeds, with its 95 % interval.
 
     Args:
         correct: for each seed and image, whether the network classifies it correctly.
         groups: the index of each image's group.
         folds: the fold that tested each image, in a cross-validation: each fold and seed is a training of its own.
+        labels: for the balanced accuracy, which is the mean recall over the classes that have images.
     """
-    _check_correct("correct", correct)
-    values = correct.mean(0)
-    mean, variance = _padded(values, added=4, total=2, squares=2)
-    moves = influence(values)
-    images = cluster_variance(moves, groups, VarianceComponent(variance, len(values) - 1))
-    return _interval(float(correct.mean()), mean, images, _trainings([correct.mean(1)], moves, folds, images))
+    _check_correct("correct", correct, labels)
+    values, by_seed = correct.mean(0), _means(correct, labels)
+    centre, alone = _with_pseudo_images(values, labels, added=4, total=2, squares=2)
+    moves = influence(values, labels)
+    images = cluster_variance(moves, groups, alone, labels)
+    return _interval(float(by_seed.mean()), centre, images, _trainings([by_seed], moves, folds, images))
 
 
 def difference_interval(
@@ -355,6 +335,7 @@ def difference_interval(
     groups: Groups | None = None,
     folds: FoldNumbers | None = None,
     *,
+    labels: Int[np.ndarray, " images"] | None = None,
     paired_seeds: bool = False,
     seed_variance: VarianceComponent | None = None,
 ) -> Interval:
@@ -362,63 +343,23 @@ def difference_interval(
 
     Seeds are not paired by default, because the same seed gives unrelated weights in another network. Set
     `paired_seeds` if each seed also drew the training images of both networks. `seed_variance` is the variance of one
-    seed's accuracy, pooled over similar rows (`pooled_seed_variance`); it replaces that of each side. `groups` and
-    `folds` are as in `accuracy_interval`.
+    seed's accuracy, pooled over similar rows (`pooled_seed_variance`); it replaces that of each side. `groups`, `folds`
+    and `labels` are as in `accuracy_interval`.
     """
-    _check_pair(first, second)
+    _check_pair(first, second, labels)
     apart = first.mean(0) - second.mean(0)
-    mean, variance = _padded(apart, added=2, total=0, squares=1)
-    moves = influence(apart)
-    images = cluster_variance(moves, groups, VarianceComponent(variance, len(apart) - 1))
+    by_seed = [_means(correct, labels) for correct in (first, second)]
+    centre, alone = _with_pseudo_images(apart, labels, added=2, total=0, squares=1)
+    moves = influence(apart, labels)
+    images = cluster_variance(moves, groups, alone, labels)
     if paired_seeds:
-        trainings = [_seed_component(first.mean(1) - second.mean(1))]
+        trainings = [_seed_component(by_seed[0] - by_seed[1])]
     elif seed_variance is not None and seed_variance.dof:
         variance = seed_variance.variance * (1 / len(first) + 1 / len(second))
         trainings = [VarianceComponent(variance, seed_variance.dof)]
     else:
-        trainings = _trainings([first.mean(1), second.mean(1)], moves, folds, images)
-    return _interval(float(apart.mean()), mean, images, trainings, least=-1.0)
-
-
-def balanced_interval(
-    correct: Correct,
-    labels: Int[np.ndarray, " images"],
-    groups: Groups | None = None,
-    folds: FoldNumbers | None = None,
-) -> Interval:
-    """Return the balanced accuracy (mean recall over classes), as a mean over seeds, with its 95 % interval.
-
-    Classes without images do not count. `groups` and `folds` are as in `accuracy_interval`.
-    """
-    _check_correct("correct", correct)
-    _check_labels(labels, correct)
-    # The pseudo-images widen the interval but must not move it: they alone would make a rare class half correct.
-    values = correct.mean(0)
-    alone = _class_component(values, labels, added=4, total=2, squares=2)
-    moves = influence(values, labels)
-    images = cluster_variance(moves, groups, alone, labels)
-    by_seed = _mean_recall(correct, labels)
-    trainings = _trainings([by_seed], moves, folds, images)
-    return _interval(float(by_seed.mean()), float(by_seed.mean()), images, trainings)
-
-
-def balanced_difference_interval(
-    first: Correct,
-    second: Bool[np.ndarray, "other_seeds images"],
-    labels: Int[np.ndarray, " images"],
-    groups: Groups | None = None,
-    folds: FoldNumbers | None = None,
-) -> Interval:
-    """Return the balanced accuracy of `first` minus that of `second`, paired over images, with its 95 % interval."""
-    _check_pair(first, second)
-    _check_labels(labels, first)
-    values = first.mean(0) - second.mean(0)
-    alone = _class_component(values, labels, added=2, total=0, squares=1)
-    moves = influence(values, labels)
-    images = cluster_variance(moves, groups, alone, labels)
-    by_seed = [_mean_recall(correct, labels) for correct in (first, second)]
-    apart = float(by_seed[0].mean() - by_seed[1].mean())
-    return _interval(apart, apart, images, _trainings(by_seed, moves, folds, images), least=-1.0)
+        trainings = _trainings(by_seed, moves, folds, images)
+    return _interval(float(by_seed[0].mean() - by_seed[1].mean()), centre, images, trainings, least=-1.0)
 
 
 def detectable_difference(
@@ -464,72 +405,50 @@ def rank_test(first: Correct, second: Bool[np.ndarray, "other_seeds images"], gr
     return float(scipy.stats.wilcoxon(apart).pvalue) if apart.any() else 1.0
 
 
-def fold_interval(
-    values: Sequence[float], tested: int, others: int, image_error: float = 0.0, least: float = 0.0
-) -> FoldInterval:
-    """Return the mean over the folds of a cross-validation, with its 95 % interval.
-
-    The corrected resampled t interval of Nadeau and Bengio 2003 (Machine Learning 52, §4): any two folds train on
-    mostly the same images, so their variance is multiplied by 1/k + tested/others. It was derived for random splits;
-    folds do not overlap. The interval is never narrower than the test images alone make it.
-
-    Args:
-        values: one per fold.
-        tested, others: numbers of test images, and of training and validation images, summed over folds; only their
-            ratio matters.
-        image_error: standard error from the choice of test images, as in `Interval`.
-        least: the smallest possible value, -1 for a difference; the largest is 1.
-
-    >>> fold_interval([0.7, 0.8, 0.9], tested=30, others=60)
-    FoldInterval(estimate=0.8, low=0.4072..., high=1.0)
-    """
-    if len(values) < 2:
-        raise ArgumentError("values", "be of at least 2 folds", len(values))
-    check_argument(tested >= 1 and others >= 1, "be at least 1 image each", tested=tested, others=others)
-    mean, variance = statistics.mean(values), statistics.variance(values) * (1 / len(values) + tested / others)
-    error = max(variance**0.5, image_error)
-    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
-    return FoldInterval(mean, max(least, mean - half), min(1.0, mean + half))
-
-
-def _check_correct(name: str, correct: np.ndarray) -> None:
+def _check_correct(name: str, correct: np.ndarray, labels: np.ndarray | None = None) -> None:
     if correct.dtype != bool or correct.ndim != 2 or correct.shape[0] < 1 or correct.shape[1] < 2:
         rule = "be booleans [seeds images] of at least one seed and two images"
         raise ArgumentError(name, rule, (str(correct.dtype), correct.shape))
+    if labels is not None and labels.shape != correct.shape[1:]:
+        raise ArgumentError("labels", f"be one for each of the {correct.shape[1]} images", labels.shape)
 
 
-def _check_pair(first: np.ndarray, second: np.ndarray) -> None:
-    _check_correct("first", first)
+def _check_pair(first: np.ndarray, second: np.ndarray, labels: np.ndarray | None = None) -> None:
+    _check_correct("first", first, labels)
     _check_correct("second", second)
     if first.shape[1] != second.shape[1]:
         raise ArgumentError("second", f"be of the same {first.shape[1]} images as first", second.shape[1])
 
 
-def _check_labels(labels: np.ndarray, correct: np.ndarray) -> None:
-    if labels.shape != correct.shape[1:]:
-        raise ArgumentError("labels", f"be one for each of the {correct.shape[1]} images", labels.shape)
+def _means(correct: np.ndarray, labels: np.ndarray | None) -> Float[np.ndarray, " seeds"]:
+    """Return each seed's accuracy, or with labels its mean recall over classes."""
+    columns = [correct] if labels is None else [correct[:, labels == label] for label in np.unique(labels)]
+    means: Float[np.ndarray, " seeds"] = np.mean([column.mean(1) for column in columns], 0)
+    return means
 
 
-def _mean_recall(correct: np.ndarray, labels: np.ndarray) -> Float[np.ndarray, " seeds"]:
-    recalls: Float[np.ndarray, " seeds"] = np.mean([correct[:, labels == k].mean(1) for k in np.unique(labels)], 0)
-    return recalls
+def _with_pseudo_images(
+    values: Float[np.ndarray, " images"], labels: np.ndarray | None, added: int, total: float, squares: float
+) -> tuple[float | None, VarianceComponent]:
+    """Return the centre of an interval, and the variance of a mean over independent images.
 
-
-def _class_component(
-    values: Float[np.ndarray, " images"], labels: np.ndarray, added: int, total: float, squares: float
-) -> VarianceComponent:
-    """Return the variance of a mean over classes; a rare class brings few degrees of freedom."""
+    Pseudo-images are added, given by their number, sum and sum of squares. In a mean over classes they widen the
+    interval but must not move it, because they alone would make a rare class half correct: the centre is then None.
+    """
+    if labels is None:
+        mean, variance = _padded(values, added, total, squares)
+        return mean, VarianceComponent(variance, len(values) - 1)
     classes = [values[labels == label] for label in np.unique(labels)]
     counts = [len(own) for own in classes]
     padded = [_padded(own, added, total, squares)[1] for own in classes]
-    # The centre is not moved by the pseudo-images, so that each class's variance is that of its own number of images.
+    # Each class's variance is that of its own number of images; a rare class brings few degrees of freedom.
     variances = [variance * (count + added) / count for variance, count in zip(padded, counts, strict=True)]
     parts = sum(variance**2 / (count + added - 1) for variance, count in zip(variances, counts, strict=True))
-    return VarianceComponent(sum(variances) / len(classes) ** 2, sum(variances) ** 2 / parts)
+    return None, VarianceComponent(sum(variances) / len(classes) ** 2, sum(variances) ** 2 / parts)
 
 
 def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squares: float) -> tuple[float, float]:
-    """Return the mean over images and its variance, with pseudo-images: number, sum and sum of squares."""
+    """Return the mean over images and its variance, with pseudo-images."""
     count = len(values) + added
     mean = (values.sum() + total) / count
     return float(mean), float(((values**2).sum() + squares) / count - mean**2) / count
@@ -564,24 +483,20 @@ def _seed_component(accuracies: Float[np.ndarray, " seeds"]) -> VarianceComponen
 
 def _interval(
     estimate: float,
-    centre: float,
+    centre: float | None,
     images: VarianceComponent,
     seeds: Sequence[VarianceComponent],
     least: float = 0.0,
 ) -> Interval:
     """Return Student's interval around `centre`, clipped to [least, 1] and widened to include the estimate."""
-    half, degrees = _half_width([images, *(part for part in seeds if part.variance > 0)])
+    components = [images, *(part for part in seeds if part.variance > 0)]
+    degrees, variance = _satterthwaite(components), sum(component.variance for component in components)
+    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5
     several = min(part.dof for part in seeds) > 0
     seed_error = sum(part.variance for part in seeds) ** 0.5 if several else None
+    centre = estimate if centre is None else centre
     low, high = max(least, centre - half), min(1.0, centre + half)
     return Interval(estimate, min(low, estimate), max(high, estimate), images.variance**0.5, seed_error, degrees)
-
-
-def _half_width(components: Sequence[VarianceComponent]) -> tuple[float, float]:
-    """Return the half-width of Student's interval for a sum of variances, and its degrees of freedom."""
-    degrees = _satterthwaite(components)
-    variance = sum(component.variance for component in components)
-    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5, degrees
 
 
 # Tests
@@ -598,14 +513,3 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - done) * p_values[at]))
         adjusted[at] = largest
     return adjusted
-
-
-def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Return which tests are significant with a family-wise error rate of `level` (Holm 1979).
-
-    >>> holm([0.04, 0.001, 0.02])
-    [True, True, True]
-    >>> holm([0.04, 0.001, 0.03])
-    [False, True, False]
-    """
-    return [p <= level for p in holm_adjusted(p_values)]

@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,13 +15,12 @@ from typing import Any, TextIO
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.data.reading import NOTHING_UNSEEN, UnseenCount, UnseenPart
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed
+from capsella.data.reading import MOST_OUTSIDE, NOTHING_UNSEEN, UnseenCount, UnseenPart
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed, check_minimum
 from capsella.files import alone_in, is_disk_full, lock, write_whole
 from capsella.models import ImageClassifier
 from capsella.uncertainty import (
     FALSE_POSITIVE_RATE,
-    Calibration,
     OODDetector,
     check_coverage,
     check_false_positive_rate,
@@ -59,67 +57,42 @@ class UnreadableFile:
 
 
 @dataclass(frozen=True)
-class UncertaintyColumns:
-    """The uncertainty columns of a table, which follow the activations, and what they are computed from.
+class PredictOptions:
+    """Options of predictions for files.
 
     Attributes:
-        calibration: the model's calibration; None leaves the probability empty.
+        batch_size: images per batch; affects speed and memory only.
+        workers: threads that decode and resize. None: one less than the number of cores, at most 8.
+        classes: number of classes per image: 1, or 2 for a model of overlaid pairs.
         coverage: coverage of the prediction sets; None: no sets.
         unsure_below: the probability below which a prediction is unsure; None: no such column.
-        detector: the model's OOD detector; None leaves the OOD columns empty.
         false_positive_rate: false-positive rate of the OOD check; None turns it off.
+        most_outside: largest proportion of values outside the value range of the training, in files of more than
+            8 bits. A file with more counts as unreadable.
     """
 
-    calibration: Calibration | None = None
+    batch_size: int = 64
+    workers: int | None = None
+    classes: int = 1
     coverage: float | None = None
     unsure_below: float | None = None
-    detector: OODDetector | None = None
     false_positive_rate: float | None = FALSE_POSITIVE_RATE
+    most_outside: float = MOST_OUTSIDE
 
     def __post_init__(self) -> None:
+        check_minimum(0, workers=self.workers)
+        check_minimum(1, batch_size=self.batch_size)
         below = self.unsure_below
+        check_argument(below is None or 0 < below <= 1, "be above 0 and at most 1, e.g. 0.9", unsure_below=below)
         if self.coverage is not None:
             check_coverage(self.coverage)
         if self.false_positive_rate is not None:
             check_false_positive_rate(self.false_positive_rate)
-        check_argument(below is None or 0 < below <= 1, "be above 0 and at most 1, e.g. 0.9", unsure_below=below)
-        if self.calibration is None and (self.coverage, below) != (None, None):
-            raise CapsellaError(
-                "coverage, unsure_below: need calibrated probabilities, and this model has none; "
-                "`capsella evaluate RUN --calibrate` fits them for a run (not for pairs)"
-            )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        requested = {"prediction_set": self.coverage, "unsure": self.unsure_below}
-        optional = (name for name, value in requested.items() if value is not None)
-        return ("probability", *optional, "in_distribution", "ood_reason")
-
-    @property
-    def active_detector(self) -> OODDetector | None:
-        """The detector, if it is used: requested, and fitted with enough validation images for a threshold."""
-        return self.detector if self.detector is not None and self.detector.supports(self.false_positive_rate) else None
-
-    def values(self, prediction: Prediction, classes: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the columns; a prediction set names its classes, the most probable first."""
-        values: dict[str, Any] = dict.fromkeys(self.names)
-        if self.calibration is not None:
-            probabilities = self.calibration.probabilities(prediction.activations)
-            probability = float(probabilities[prediction.activations.argmax()])
-            values["probability"] = round(probability, 6)
-            if self.coverage is not None:
-                inside = self.calibration.sets(prediction.activations, self.coverage)
-                order = probabilities.argsort(descending=True, stable=True)
-                values["prediction_set"] = [classes[k] for k in order[inside[order]].tolist()]
-            if self.unsure_below is not None:
-                values["unsure"] = probability < self.unsure_below
-        detector = self.active_detector
-        if detector is not None and self.false_positive_rate is not None and prediction.scores is not None:
-            is_inside = float(prediction.scores.max()) <= detector.threshold(self.false_positive_rate)
-            values["in_distribution"] = is_inside
-            values["ood_reason"] = None if is_inside else detector.reason(prediction.scores, prediction.class_name)
-        return values
+    def active_detector(self, model: ImageClassifier) -> OODDetector | None:
+        """Return the model's detector if it is used: requested, and fitted with enough validation images."""
+        detector = model.ood_detector
+        return detector if detector is not None and detector.supports(self.false_positive_rate) else None
 
 
 @dataclass
@@ -139,16 +112,8 @@ class PredictionSummary:
     first_error: str = ""
     losses: UnseenCount = field(default_factory=UnseenCount)
 
-    @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> "PredictionSummary":
-        """Count records with the columns `error`, `unsure` and `in_distribution`, where present."""
-        summary = cls()
-        for record in records:
-            summary.add(record)
-        return summary
-
     def add(self, record: Mapping[str, Any]) -> None:
-        """Count one record."""
+        """Count one record with the columns `error`, `unsure` and `in_distribution`, where present."""
         self.rows += 1
         self.unreadable += bool(record.get("error"))
         self.first_error = self.first_error or record.get("error") or ""
@@ -159,61 +124,86 @@ class PredictionSummary:
 class PredictionTable:
     """The columns of a table of predictions, and its records.
 
-    Columns: file, class, the activation of every class, those of `UncertaintyColumns`, error (why a file could not be
-    read) and model (a digest of the weights and the options, by which a resumed table is checked).
+    Columns: file, class, the activation of every class, probability, prediction_set and unsure if requested,
+    in_distribution, ood_reason, error (why a file could not be read) and model (a digest of the weights and the
+    options, by which a resumed table is checked).
     """
 
-    def __init__(self, model: ImageClassifier, columns: UncertaintyColumns) -> None:
-        self.classes, self.columns = model.classes, columns
-        options = repr((model.preprocessing, model.classes, columns.coverage))
-        options += repr((columns.unsure_below, columns.false_positive_rate))
-        detector = "" if columns.active_detector is None else columns.active_detector.digest
-        text = weights_digest(model) + options + repr(columns.calibration) + detector
+    def __init__(self, model: ImageClassifier, options: PredictOptions) -> None:
+        """Raise `CapsellaError` if the options need calibrated probabilities and the model has none."""
+        self.classes, self.calibration, self.options = model.classes, model.calibration, options
+        self.detector = options.active_detector(model)
+        if model.calibration is None and (options.coverage, options.unsure_below) != (None, None):
+            raise CapsellaError(
+                "coverage, unsure_below: need calibrated probabilities, and this model has none; "
+                "`capsella evaluate RUN --calibrate` fits them for a run (not for pairs)"
+            )
+        requested = {"prediction_set": options.coverage, "unsure": options.unsure_below}
+        optional = (name for name, value in requested.items() if value is not None)
+        self.uncertainty = ("probability", *optional, "in_distribution", "ood_reason")
+        self.names = ("file", "class", *self.classes, *self.uncertainty, "error", "model")
+        digest = "" if self.detector is None else self.detector.digest
+        asked = (options.coverage, options.unsure_below, options.false_positive_rate)
+        text = weights_digest(model) + repr((model.preprocessing, model.classes, asked, model.calibration)) + digest
         self.model = hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns in their order."""
-        return ("file", "class", *self.classes, *self.columns.names, "error", "model")
-
-    def check_names(self) -> None:
-        """Check that no class has the name of another column."""
-        taken = sorted(set(self.classes) & (set(self.names) - set(self.classes)))
-        taken += sorted(set(self.classes) & {"file", "class", "error", "model", *self.columns.names})
-        check_argument(not taken, "not be the name of another column; choose .jsonl", classes=taken[:1])
-
     def record(self, outcome: Prediction | UnreadableFile) -> dict[str, Any]:
-        """Return one row; activations are a list under "activations"."""
+        """Return one row; activations are a dictionary under "activations"."""
         record: dict[str, Any] = {"file": str(outcome.file), "class": None, "activations": None}
+        record |= dict.fromkeys((*self.uncertainty, "error")) | {"model": self.model}
         if isinstance(outcome, UnreadableFile):
-            return record | dict.fromkeys(self.columns.names) | {"error": outcome.reason, "model": self.model}
-        record |= {"class": outcome.class_name, "activations": [round(a, 6) for a in outcome.activations.tolist()]}
-        return record | self.columns.values(outcome, self.classes) | {"error": None, "model": self.model}
+            return record | {"error": outcome.reason}
+        activations = (round(activation, 6) for activation in outcome.activations.tolist())
+        record |= {"class": outcome.class_name, "activations": dict(zip(self.classes, activations, strict=True))}
+        return record | self._probabilities(outcome) | self._ood(outcome)
 
-    def to_arrow(self, outcomes: Iterable[Prediction | UnreadableFile]) -> Any:
+    def _probabilities(self, prediction: Prediction) -> dict[str, Any]:
+        """Return the calibrated columns; a prediction set names its classes, the most probable first."""
+        if self.calibration is None:
+            return {}
+        probabilities = self.calibration.probabilities(prediction.activations)
+        probability = float(probabilities[prediction.activations.argmax()])
+        values: dict[str, Any] = {"probability": round(probability, 6)}
+        if self.options.coverage is not None:
+            inside = self.calibration.sets(prediction.activations, self.options.coverage)
+            order = probabilities.argsort(descending=True, stable=True)
+            values["prediction_set"] = [self.classes[k] for k in order[inside[order]].tolist()]
+        if self.options.unsure_below is not None:
+            values["unsure"] = probability < self.options.unsure_below
+        return values
+
+    def _ood(self, prediction: Prediction) -> dict[str, Any]:
+        if self.detector is None or self.options.false_positive_rate is None or prediction.scores is None:
+            return {}
+        is_inside = float(prediction.scores.max()) <= self.detector.threshold(self.options.false_positive_rate)
+        reason = None if is_inside else self.detector.reason(prediction.scores, prediction.class_name)
+        return {"in_distribution": is_inside, "ood_reason": reason}
+
+    def flat(self, record: Mapping[str, Any]) -> list[Any]:
+        """Return a record as a value for each of `names`."""
+        activations = record["activations"] or {}
+        rest = (record[name] for name in (*self.uncertainty, "error", "model"))
+        return [record["file"], record["class"], *(activations.get(name) for name in self.classes), *rest]
+
+    def to_arrow(self, records: Iterable[Mapping[str, Any]]) -> Any:
         """Return a pyarrow table. Bytes of file names that are not UTF-8 become backslash escapes."""
         import pyarrow
 
         text, number, flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
         types = {"probability": number, "prediction_set": pyarrow.list_(text), "unsure": flag, "in_distribution": flag}
         types |= dict.fromkeys(self.classes, number)
-        fields = [(_utf8(name), types.get(name, text)) for name in self.names]
-        rows = [[_utf8(value) for value in self.flat_record(outcome)] for outcome in outcomes]
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in fields]
-        schema = pyarrow.schema(fields)
-        arrays = [pyarrow.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)]
-        return pyarrow.Table.from_arrays(arrays, schema=schema)
+        schema = pyarrow.schema([(_utf8(name), types.get(name, text)) for name in self.names])
+        rows = [dict(zip(schema.names, map(_utf8, self.flat(record)), strict=True)) for record in records]
+        return pyarrow.Table.from_pylist(rows, schema)
 
-    def flat_record(self, outcome: Prediction | UnreadableFile) -> list[Any]:
-        """Return one row as a value for each of `names`."""
-        record = self.record(outcome)
-        activations = record["activations"] or [None] * len(self.classes)
-        rest = (record[name] for name in (*self.columns.names, "error", "model"))
-        return [record["file"], record["class"], *activations, *rest]
+    def check_names(self) -> None:
+        """Check that no class has the name of another column."""
+        taken = sorted(name for name in self.classes if self.names.count(name) > 1)
+        check_argument(not taken, "not be the name of another column; choose .jsonl", classes=taken[:1])
 
 
-class OpenTable(ABC):
-    """A table that is being written.
+class TableWriter:
+    """A table that is being written: a CSV or JSON-lines file with a row per line.
 
     Attributes:
         done: files that already have a row.
@@ -223,13 +213,17 @@ class OpenTable(ABC):
     def __init__(self, table: PredictionTable) -> None:
         self.table, self.done, self.summary = table, set[str](), PredictionSummary()
 
-    @abstractmethod
     def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
         """Append rows, and count them."""
-        for outcome in outcomes:
-            self.summary.add(self.table.record(outcome))
+        records = [self.table.record(outcome) for outcome in outcomes]
+        self._append(records)
+        for outcome, record in zip(outcomes, records, strict=True):
+            self.summary.add(record)
             if isinstance(outcome, Prediction):
                 self.summary.losses.add(outcome.loss)
+
+    def _append(self, records: list[dict[str, Any]]) -> None:
+        raise NotImplementedError
 
     def _count_old(self, record: Mapping[str, Any]) -> None:
         if record.get("model") != self.table.model:
@@ -241,13 +235,13 @@ class OpenTable(ABC):
 
 
 @contextmanager
-def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwrite: bool) -> Iterator[OpenTable]:
+def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwrite: bool) -> Iterator[TableWriter]:
     """Open `out` (.csv, .jsonl or .parquet) to add rows; None prints CSV to standard output."""
     if out is None:
         table.check_names()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # whatever the terminal's encoding
-        yield _TextTable(table, sys.stdout)
+        yield _TextWriter(table, sys.stdout)
         return
     if out.suffix not in (".csv", ".jsonl", ".parquet"):
         raise ArgumentError("out", "end in .csv, .jsonl or .parquet", str(out))
@@ -262,120 +256,85 @@ def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwr
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".parquet":
-            with alone_in(out), _ParquetTable(table, out, keep=resume) as folder:
-                yield folder
+            with alone_in(out):
+                writer = _ParquetWriter(table, out, resume)
+                try:
+                    yield writer
+                finally:
+                    writer.close()
             return
-        with _open_text(out) as file:
-            yield _TextTable(table, file, out if resume else None, out.suffix == ".csv")
+        with out.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            lock(file, f"{out}: another `capsella predict` is writing it")
+            yield _TextWriter(table, file, out if resume else None, out.suffix == ".csv")
     except OSError as error:
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {out}; make room, then continue with --resume") from error
-        raise
+        raise CapsellaError(f"{out}: cannot be written ({error})") from error
 
 
-def _open_text(out: Path) -> TextIO:
-    try:
-        file = out.open("a", newline="", encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise CapsellaError(f"{out}: cannot be written ({error.strerror or error})") from error
-    lock(file, f"{out}: another `capsella predict` is writing it")
-    return file
-
-
-class _TextTable(OpenTable):
+class _TextWriter(TableWriter):
     """A CSV or JSON-lines file with a row per line. A row that a killed process left incomplete is dropped."""
 
     def __init__(self, table: PredictionTable, file: TextIO, older: Path | None = None, is_csv: bool = True) -> None:
         super().__init__(table)
-        self.file, self.is_csv = file, is_csv
-        end = 0 if older is None else (self._end_of_csv if is_csv else self._end_of_json)(older)
+        self.file, self.is_csv, end = file, is_csv, 0
+        if older is not None:
+            for record, position in self._complete_rows(older):
+                end = position
+                if record is not None:
+                    self._count_old(record)
         if file is not sys.stdout and file.seekable():
             file.truncate(end)
         if is_csv and not end:
             file.write(_csv_line(table.names))
             file.flush()
 
-    def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
-        self.file.write("".join(map(self._line, outcomes)))
-        self.file.flush()
-        super().write(outcomes)
-
-    def _line(self, outcome: Prediction | UnreadableFile) -> str:
+    def _append(self, records: list[dict[str, Any]]) -> None:
         if self.is_csv:
-            return _csv_line(map(_csv_value, self.table.flat_record(outcome)))
-        record = self.table.record(outcome)
-        if record["activations"] is not None:
-            record["activations"] = dict(zip(self.table.classes, record["activations"], strict=True))
-        return json.dumps(record) + "\n"
+            self.file.writelines(_csv_line(map(_csv_value, self.table.flat(record))) for record in records)
+        else:
+            self.file.writelines(json.dumps(record) + "\n" for record in records)
+        self.file.flush()
 
-    def _end_of_csv(self, path: Path) -> int:
-        """Count the complete rows of a file, and return where they end, in bytes."""
-        end = 0
+    def _complete_rows(self, path: Path) -> Iterator[tuple[Mapping[str, Any] | None, int]]:
+        """Yield the rows that end in a line break, None for the names of the columns, and where they end in bytes."""
+        names, is_first = self.table.names, True
         with open(path, "rb") as file:
-            whole = (line.decode("utf-8", "surrogateescape") for line in file if line.endswith(b"\n"))
-            for row in csv.reader(whole):  # takes no line before it has returned the row that came before
-                if not end and tuple(row) != self.table.names:
-                    raise CapsellaError(
-                        f"{path} has other columns than this prediction; choose another --out, or --overwrite"
-                    )
-                if len(row) != len(self.table.names):
-                    break
-                if end:
-                    self._count_old(dict(zip(self.table.names, row, strict=True)))
-                end = file.tell()
-        return end
-
-    def _end_of_json(self, path: Path) -> int:
-        end = 0
-        with open(path, "rb") as file:
-            for line in file:
-                try:
-                    record = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    record = None
-                if not isinstance(record, dict):
-                    break
-                self._count_old(record)
-                end += len(line)
-        return end
+            lines = (line.decode("utf-8", "surrogateescape") for line in file if line.endswith(b"\n"))
+            if not self.is_csv:
+                yield from ((json.loads(line), file.tell()) for line in lines)
+                return
+            for row in csv.reader(lines):  # takes no line before it has returned the row that came before
+                if is_first and tuple(row) != names:
+                    raise CapsellaError(f"{path} has other columns than this prediction; choose another --out")
+                if len(row) != len(names):  # cut off after a line break in a file's name
+                    return
+                yield None if is_first else dict(zip(names, row, strict=True)), file.tell()
+                is_first = False
 
 
-class _ParquetTable(OpenTable):
+class _ParquetWriter(TableWriter):
     """A folder of Parquet files, each written whole: pandas, pyarrow and Ray read the folder as one table."""
 
     def __init__(self, table: PredictionTable, folder: Path, keep: bool) -> None:
         super().__init__(table)
-        self.folder, self.waiting = folder, list[Prediction | UnreadableFile]()
-        for part in sorted(folder.glob("*.parquet")):
-            if keep:
-                self._read(part)
-            else:
-                part.unlink()
-
-    def __enter__(self) -> "_ParquetTable":
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._write_part()
-
-    def _read(self, part: Path) -> None:
         import pyarrow.parquet
 
-        try:
-            rows = pyarrow.parquet.read_table(part).to_pylist()
-        except pyarrow.ArrowInvalid:  # written in part
-            part.unlink()
-            return
-        for row in rows:
-            self._count_old(row)
+        self.folder, self.waiting = folder, list[dict[str, Any]]()
+        for part in sorted(folder.glob("*.parquet")):
+            if not keep:
+                part.unlink()
+                continue
+            for row in pyarrow.parquet.read_table(part).to_pylist():
+                self._count_old(row)
 
-    def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
-        self.waiting += outcomes
+    def _append(self, records: list[dict[str, Any]]) -> None:
+        self.waiting += records
         if len(self.waiting) >= PART_ROWS:
-            self._write_part()
-        super().write(outcomes)
+            self.close()
 
-    def _write_part(self) -> None:
+    def close(self) -> None:
+        """Write the rows that wait for more."""
         import pyarrow.parquet
 
         if self.waiting:

@@ -3,27 +3,21 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import mean, stdev
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from capsella.errors import CapsellaError, pluralize
-from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
+from capsella.errors import CapsellaError
+from capsella.evaluation import Evaluation, Folds, over_seeds
 from capsella.evaluation.label_errors import rank_labels, write_label_ranking
 from capsella.experiments.fit import FittedRun, evaluate_run, read_test_predictions
 from capsella.experiments.runner import Task, check_images_unchanged, run_tasks
 from capsella.files import write_json
 from capsella.report import evaluation_warnings
 from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run, resume
-
-
-class _Tested(NamedTuple):
-    """The evaluation of a run, and the sum of its training and validation images (`others`)."""
-
-    evaluation: Evaluation
-    others: int
 
 
 def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
@@ -39,10 +33,11 @@ def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: Co
     tested = _fit_each(recipes, "seed", folder, name, compute, console)
     if not tested:  # not the first process of a distributed training
         return
-    errors = {seed: test.evaluation.error for seed, test in zip(numbers, tested, strict=True)}
-    spread, path = Spread.of(list(errors.values())), folder / "seeds.json"
-    write_json(path, {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
-    console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {escape(str(path))}", soft_wrap=True)
+    errors = {seed: evaluation.error for seed, evaluation in zip(numbers, tested, strict=True)}
+    values, path = list(errors.values()), folder / "seeds.json"
+    write_json(path, {"test_error_percent": errors, "mean": mean(values), "sd": stdev(values)})
+    text = over_seeds(values)
+    console.print(f"test error over {len(errors)} seeds: [bold]{text}[/] %  →  {escape(str(path))}", soft_wrap=True)
 
 
 def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions, console: Console) -> None:
@@ -57,11 +52,10 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
     recipes = {
         f"fold {fold}": replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)
     }
-    tested = _fit_each(recipes, "fold", folder, name, compute, console)
-    if not tested:
+    evaluations = _fit_each(recipes, "fold", folder, name, compute, console)
+    if not evaluations:
         return
-    evaluations = [test.evaluation for test in tested]
-    folds = Folds(evaluations, sum(test.others for test in tested))
+    folds = Folds(evaluations)
     write_json(folder / "folds.json", folds.to_dict())
     folds.write_predictions(folder / "predictions.csv")
     suspects = _rank_labels(folder, recipes)
@@ -69,10 +63,9 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
     _print_warnings(pooled, console)
     errors = ", ".join(f"{evaluation.error:.1f}" for evaluation in evaluations)
     console.print(
-        f"each image tested once: error [bold]{pooled.error:.2f} %[/] ({pooled.errors} of {len(pooled.labels)}), "
-        f"balanced accuracy {pooled.balanced_accuracy:.2f} %\n"
-        f"mean of {pluralize(len(evaluations), 'fold')}: error [bold]{_format(folds.error)}, "
-        f"balanced accuracy [bold]{_format(folds.balanced_accuracy)}\n"
+        f"each image tested once: error [bold]{pooled.error:.2f} %[/] ({pooled.errors} of {len(pooled.labels)}; "
+        f"95 % interval {_format(folds.error_interval)}), balanced accuracy [bold]{pooled.balanced_accuracy:.2f} %[/] "
+        f"({_format(folds.balanced_accuracy_interval)})\n"
         f"error per fold: {errors} %\n"
         f"numbers      {escape(str(folder / 'folds.json'))}\n"
         f"predictions  {escape(str(folder / 'predictions.csv'))}\n"
@@ -93,7 +86,7 @@ def _rank_labels(folder: Path, folds: Iterable[str]) -> int:
 
 def _fit_each(
     recipes: Mapping[str, Recipe], cost: str, folder: Path, name: str, compute: ComputeOptions, console: Console
-) -> list[_Tested]:
+) -> list[Evaluation]:
     """Train and test each recipe, finished ones first; check that all have the same images."""
     RunFolder(folder).check_unused()
     tasks = [
@@ -111,13 +104,13 @@ def _fit_each(
     begun = [task for task in tasks if task.is_finished or task.files.checkpoint.exists()]
     if any(not task.is_finished for task in tasks):
         check_images_unchanged(begun)
-    tested: dict[str, _Tested] = {}
+    tested: dict[str, Evaluation] = {}
     for task in run_tasks(tasks, console):
         if task.files.has_diverged:
             raise CapsellaError(f"{task.folder}: the training diverged; remove the folder to train it again")
         run = finish(load_run(task.folder), console)
-        if run.evaluation is not None and run.splits is not None:
-            tested[task.label] = _Tested(run.evaluation, len(run.splits.train) + len(run.splits.validation))
+        if run.evaluation is not None:
+            tested[task.label] = run.evaluation
         if task not in begun and len(tested) < len(tasks):
             check_images_unchanged([task])  # otherwise the next fold would be of other images
     return [tested[label] for label in recipes if label in tested]
@@ -160,6 +153,5 @@ def _print_warnings(evaluation: Evaluation, console: Console) -> None:
         console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
 
 
-def _format(interval: FoldInterval) -> str:
-    mean, low, high = (100 * value for value in interval)
-    return f"{mean:.2f} %[/] (95 % interval {low:.2f} to {high:.2f})"
+def _format(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.2f} to {interval[1]:.2f}"

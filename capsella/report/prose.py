@@ -17,7 +17,7 @@ from capsella.evaluation import (
     Evaluation,
     Majority,
     PredictionSummary,
-    UncertaintyColumns,
+    PredictOptions,
     confusions,
     points,
 )
@@ -116,9 +116,9 @@ def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
     return notes
 
 
-def column_notes(columns: UncertaintyColumns) -> list[str]:
+def column_notes(model: ImageClassifier, options: PredictOptions) -> list[str]:
     """Return notes on columns of a table of predictions that are empty or uninformative."""
-    notes, calibration, rate = [], columns.calibration, columns.false_positive_rate
+    notes, calibration, detector, rate = [], model.calibration, model.ood_detector, options.false_positive_rate
     fit = "`capsella evaluate RUN --calibrate` fits it, unless the run was adapted"
     if calibration is None:
         notes.append(f"the column probability is empty: this model is not calibrated; {fit}")
@@ -127,29 +127,29 @@ def column_notes(columns: UncertaintyColumns) -> list[str]:
             f"the probabilities rest on {pluralize(calibration.images, 'validation image')}, fewer than {ENOUGH}, and "
             "may be overconfident; train with a larger --validation"
         )
-    coverage = columns.coverage
+    coverage = options.coverage
     if calibration is not None and coverage is not None and calibration.images < images_for_coverage(coverage):
         notes.append(
             f"every prediction set contains all classes: a coverage of {coverage:g} needs "
             f"{images_for_coverage(coverage)} validation images, and this model has {calibration.images}"
         )
-    if rate is not None and columns.detector is None:
+    if rate is not None and detector is None:
         notes.append(f"the column in_distribution is empty: this model has no OOD detector; {fit}")
-    elif rate is not None and columns.active_detector is None and columns.detector is not None:
+    elif rate is not None and detector is not None and options.active_detector(model) is None:
         notes.append(
             f"the column in_distribution is empty: a false-positive rate of {rate:g} needs {images_for_rate(rate)} "
-            f"validation images, and this model has {columns.detector.images}; train with a larger --validation, or "
+            f"validation images, and this model has {detector.images}; train with a larger --validation, or "
             "use a larger --ood-false-positive-rate"
         )
     return notes
 
 
-def prediction_lines(summary: PredictionSummary, columns: UncertaintyColumns) -> list[str]:
+def prediction_lines(summary: PredictionSummary, model: ImageClassifier, options: PredictOptions) -> list[str]:
     """Return lines with the counts of unsure, out-of-distribution and unreadable images in a table of predictions."""
     lines = []
-    if columns.unsure_below is not None:
-        lines.append(f"{summary.unsure:,} unsure: the probability is below {columns.unsure_below:g}")
-    if columns.active_detector is not None:
+    if options.unsure_below is not None:
+        lines.append(f"{summary.unsure:,} unsure: the probability is below {options.unsure_below:g}")
+    if options.active_detector(model) is not None:
         lines.append(f"{summary.ood:,} of {summary.rows:,} out of distribution: unlike the training images")
     lines += [f"note: {line}" for line in summary.losses.lines()]
     if summary.unreadable:

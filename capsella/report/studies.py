@@ -148,7 +148,7 @@ def study_robustness(
     batch_size: int = 128,
     out: Path | None = None,
 ) -> Study:
-    """Measure the accuracy of runs on changed test images, and write it as JSON, CSV and a picture.
+    """Measure the accuracy of runs on changed test images, and write it as JSON and a picture.
 
     Args:
         folders: runs with the same test images.
@@ -166,10 +166,9 @@ def study_robustness(
     result = measure_robustness(models, images, strengths, data=data, seed=seed, batch_size=batch_size, progress=True)
     out = out or folders[0] / "robustness"
     write_json(out / "robustness.json", result.to_dict())
-    result.write_csv(out / "robustness.csv")
     write_png(robustness_figure(result), out / "robustness.png")
     head = Text(f"{len(images)} test images of {data}; 95 % intervals")
-    written = Text(f"written to {out / 'robustness'}.json, .csv and .png")
+    written = Text(f"written to {out / 'robustness'}.json and .png")
     return Study(result.to_dict(), Group(head, *robustness_tables(result), written))
 
 

@@ -101,7 +101,6 @@ def test_robustness_of_two_networks(cli, trained, tmp_path):
     half = len(points) // 2
     assert {point["network"] for point in points[:half]} == {"a/run"}
     assert [point["correct"] for point in points[:half]] == [point["correct"] for point in points[half:]]
-    assert len((tmp_path / "r" / "robustness.csv").read_text().splitlines()) == 1 + len(points)
     with Image.open(tmp_path / "r" / "robustness.png") as picture:
         assert min(picture.size) > 300
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from capsella import ray_cluster
-from capsella.errors import ArgumentError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import PredictOptions, predict_files, predict_on_cluster
 from capsella.models import create_model
 from tests.ray_cluster import from_outside, two_nodes
@@ -48,7 +48,7 @@ def dying_network(marker):
 
 @pytest.fixture(scope="module")
 def nodes():
-    with two_nodes(cores=2) as cluster:
+    with two_nodes() as cluster:
         yield cluster
 
 
@@ -72,15 +72,19 @@ def read(out):
 
 
 @pytest.mark.usefixtures("nodes")
-def test_folders_are_predicted_and_resumed(images, tmp_path):
-    out = str(tmp_path / "out")
+def test_a_worker_is_killed_and_every_file_has_one_row_also_after_resuming(images, tmp_path):
+    marker, out = tmp_path / "killed", str(tmp_path / "out")
     with ray_cluster.ray_session(RAY):
-        half = predict_on_cluster(network, [str(images / "0")], out, SEVEN, resume=True)
-        both = predict_on_cluster(network, [str(images)], out, SEVEN, resume=True)
+        half = predict_on_cluster(partial(dying_network, marker), [str(images / "0")], out, SEVEN)
+        assert marker.exists()
+        with pytest.raises(CapsellaError, match="--resume"):
+            predict_on_cluster(network, [str(images)], out, SEVEN)
         with pytest.raises(ArgumentError):
             predict_on_cluster(other_network, [str(images)], out, SEVEN, resume=True)
-    assert (half.rows, half.unreadable, both.rows, both.unreadable) == (30, 0, 60, 1)
+        both = predict_on_cluster(network, [str(images)], out, SEVEN, resume=True)
+    assert (half.rows, half.unreadable, both.rows, both.unreadable) == (30, 0, IMAGES, 1)
     rows = read(out)
+    assert set(rows) == {str(path) for path in images.glob("*/*.png")}
     for prediction in predict_files(network(), [images / "0"]):
         row = rows[str(prediction.file)]
         assert row["class"] == prediction.class_name
@@ -92,13 +96,3 @@ def test_a_process_outside_the_cluster_gets_the_same(nodes, images, tmp_path):
     with from_outside(cluster) as address, ray_cluster.ray_session(ray_cluster.ClusterOptions(on=address)):
         summary = predict_on_cluster(network, [str(images)], str(tmp_path / "out"))
     assert (summary.rows, summary.unreadable, len(read(tmp_path / "out"))) == (IMAGES, 1, IMAGES)
-
-
-@pytest.mark.usefixtures("nodes")
-def test_a_worker_is_killed_and_every_file_has_one_row(images, tmp_path):
-    marker = tmp_path / "killed"
-    with ray_cluster.ray_session(RAY):
-        summary = predict_on_cluster(partial(dying_network, marker), [str(images)], str(tmp_path / "out"), SEVEN)
-    assert marker.exists()
-    assert (summary.rows, summary.unreadable) == (IMAGES, 1)
-    assert set(read(tmp_path / "out")) == {str(path) for path in images.glob("*/*.png")}

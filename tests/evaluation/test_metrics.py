@@ -101,7 +101,6 @@ def test_the_dictionary_holds_the_numbers_and_null_for_what_is_missing():
     assert result["error_interval_95_percent"] == pytest.approx([100 * end for end in wilson_interval(1, 4)])
     assert result["confusion"]["counts"] == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
     assert result["calibration"]["expected_calibration_error"] == pytest.approx(0.05)
-    assert result["calibration"]["bin_accuracy"].count(None) == 14
     sparse = predicted([0, 0, 1], [0, 0, 0])
     a, b, c = json.loads(json.dumps(sparse.to_dict(), allow_nan=False))["classes"]
     assert (a["precision"], a["recall"], a["f1"]) == (1, pytest.approx(2 / 3), pytest.approx(0.8))
@@ -204,34 +203,32 @@ class TestFolds:
     def of(self, labels, predictions, files=None):
         return Evaluation(torch.eye(3)[predictions], torch.tensor(labels), NAMES, files)
 
-    def test_all_images_count_once_and_folds_alike(self):
-        folds = Folds([self.of([0, 0, 1, 2], [0, 1, 1, 2]), self.of([0, 1], [1, 0])], others=6)
-        values = folds.to_dict()
+    def test_all_images_count_once(self):
+        values = Folds([self.of([0, 0, 1, 2], [0, 1, 1, 2]), self.of([0, 1], [1, 0])]).to_dict()
         assert (values["pooled"]["errors"], values["pooled"]["images"]) == (3, 6)
         assert [fold["error_percent"] for fold in values["folds"]] == [25.0, 100.0]
-        assert values["error"] == {"mean_percent": 62.5, "interval_95_percent": [0.0, 100.0]}
-        assert values["balanced_accuracy"]["mean_percent"] == pytest.approx(125 / 3)
         assert values["pooled"]["balanced_accuracy_percent"] == pytest.approx(100 * (1 / 3 + 1 / 2 + 1) / 3)
 
-    def test_the_interval_is_that_of_folds_and_of_few_images(self):
-        assert Folds([self.of([0, 1, 2], [0, 1, 2])] * 3, others=18).error.high > 0.2  # 9 images without a mistake
-        mixed = [self.of([0, 1] * 10, [0, 1] * (10 - wrong) + [1, 0] * wrong) for wrong in (1, 2, 3)]
-        interval = Folds(mixed, others=120).error
-        assert interval.estimate == pytest.approx(0.2)
-        assert interval.high - interval.estimate == pytest.approx(4.302653 * 0.1 * (1 / 3 + 1 / 2) ** 0.5)
+    def test_the_interval_is_that_of_few_images_and_of_trainings_that_differ(self):
+        assert Folds([self.of([0, 1, 2], [0, 1, 2])] * 3).error_interval[1] > 20  # 9 images without a mistake
+        wrong = [(2, 2, 2), (0, 0, 6)]  # of 20 images in each fold
+        folds = [Folds([self.of([0, 1] * 10, [0, 1] * (10 - n) + [1, 0] * n) for n in each]) for each in wrong]
+        for name in ("error_interval", "balanced_accuracy_interval"):
+            alike, apart = (np.ptp(getattr(each, name)) for each in folds)
+            assert apart > 1.5 * alike
 
     def test_predictions_are_written(self, tmp_path):
         named = [self.of([0, 1], [0, 2], ("a/0.png", "b/0.png")), self.of([2], [2], ("c/0.png",))]
-        Folds(named, others=3).write_predictions(tmp_path / "p.csv")
+        Folds(named).write_predictions(tmp_path / "p.csv")
         with open(tmp_path / "p.csv", newline="") as file:
             rows = [tuple(row.values()) for row in csv.DictReader(file)]
         assert rows == [("a/0.png", "a", "0", "a"), ("b/0.png", "b", "0", "c"), ("c/0.png", "c", "1", "c")]
-        assert Folds(named, others=3).pooled.files == ("a/0.png", "b/0.png", "c/0.png")
+        assert Folds(named).pooled.files == ("a/0.png", "b/0.png", "c/0.png")
 
     def test_folds_that_do_not_fit(self):
         other = Evaluation(torch.eye(2), torch.tensor([0, 1]), ("a", "b"))
         named = self.of([0], [0], ("a/0.png",))
         for folds in ([named], [named, named], [self.of([0], [0]), other]):
             with pytest.raises(ArgumentError) as error:
-                Folds(folds, others=1)
+                Folds(folds)
             assert error.value.argument == "evaluations"

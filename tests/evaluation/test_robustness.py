@@ -1,6 +1,5 @@
 """Perturbations by hand, and the accuracy of networks under them."""
 
-import csv
 import json
 
 import pytest
@@ -155,7 +154,7 @@ def test_accuracies_and_intervals(images):
     assert (result.data, result.seed, result.networks) == ("halves", 3, ["net"])
 
 
-def test_table_json_and_csv_say_the_same(images, tmp_path):
+def test_table_and_json(images):
     result = measure_robustness({"[red]": BrightSide(), "b": BrightSide()}, images, {"flips": (0.5,)})
     (table,) = robustness_tables(result)
     assert table.row_count == 2
@@ -164,20 +163,13 @@ def test_table_json_and_csv_say_the_same(images, tmp_path):
     cell = f"{half.accuracy:.1f}\n{half.interval[0]:.1f}–{half.interval[1]:.1f}"
     assert list(table.columns[2].cells)[1] == cell
     values = json.loads(json.dumps(result.to_dict()))
-    assert values["units"] == {"flips": "probability of each"}
-    result.write_csv(tmp_path / "r.csv")
-    rows = list(csv.DictReader((tmp_path / "r.csv").open()))
-    assert len(rows) == len(values["points"]) == 4
-    for row, point in zip(rows, values["points"], strict=True):
-        assert {key: str(value) for key, value in point.items()} == row
+    assert values["points"][3]["accuracy_percent"] == half.accuracy
 
 
 def test_arguments_that_do_not_fit(images):
     net = {"net": BrightSide()}
     for arguments, more, argument in [
         (({}, images), {}, "models_and_images"),
-        ((net, images.subset([])), {}, "models_and_images"),
-        ((net, images, {}), {}, "strengths"),
         ((net, images, {"noize": (1,)}), {}, "perturbation"),
         ((net, images, {"noise": (-0.1,)}), {}, "strengths"),
         ((net, images, {"rotation": (181.0,)}), {}, "strengths"),

@@ -9,11 +9,8 @@ from capsella.errors import ArgumentError
 from capsella.evaluation import (
     accuracy_interval,
     auc_interval,
-    balanced_difference_interval,
-    balanced_interval,
     detectable_difference,
     difference_interval,
-    fold_interval,
     mean_proportion_interval,
     pooled_seed_variance,
     proportion_interval,
@@ -88,32 +85,22 @@ class TestByHand:
         assert detectable_difference(labels, 0.25, balanced=False, units=25) == pytest.approx(2 * expected)
 
     def test_each_class_counts_the_same(self):
-        interval = balanced_interval(correct("1" * 90 + "0" * 5 + "1" * 5), np.array([0] * 90 + [1] * 10))
+        interval = accuracy_interval(correct("1" * 90 + "0" * 5 + "1" * 5), labels=np.array([0] * 90 + [1] * 10))
         assert interval.estimate == 0.75
         large, small = (k * (n - k) / n**2 / (n - 4) for k, n in ((92, 94), (7, 14)))
         assert interval.image_error == pytest.approx(((large + small) / 4) ** 0.5)
-        assert balanced_interval(correct("1100"), np.array([0, 0, 2, 2])).estimate == 0.5  # without class 1
+        assert accuracy_interval(correct("1100"), labels=np.array([0, 0, 2, 2])).estimate == 0.5  # without class 1
 
     def test_a_balanced_difference_is_that_of_the_balanced_accuracies(self):
         random, labels = np.random.default_rng(0), np.repeat([0, 1, 2], [60, 30, 10])
         first, second = (random.random((3, 100)) < share for share in (0.8, 0.6))
-        interval, other = (balanced_difference_interval(*pair, labels) for pair in ((first, second), (second, first)))
-        each = [balanced_interval(network, labels).estimate for network in (first, second)]
+        interval, other = (difference_interval(*pair, labels=labels) for pair in ((first, second), (second, first)))
+        each = [accuracy_interval(network, labels=labels).estimate for network in (first, second)]
         assert interval.estimate == pytest.approx(each[0] - each[1])
         assert (other.low, other.high) == pytest.approx((-interval.high, -interval.low))
         first, second = np.ones((3, 100), bool), np.ones((3, 100), bool)
         first[:, :8], second[:, 90:] = False, False  # the second never finds a rare class
-        assert difference_interval(first, second).low < 0 < balanced_difference_interval(first, second, labels).low
-
-    def test_folds(self):
-        interval = fold_interval([0.1, 0.2, 0.4, 0.1], tested=100, others=300)
-        sd = ((0.1**2 + 0.0**2 + 0.2**2 + 0.1**2) / 3) ** 0.5
-        half = 3.182446 * sd * (1 / 4 + 1 / 3) ** 0.5  # Student's 97.5 % quantile with 3 degrees of freedom
-        assert interval == pytest.approx((0.2, 0.0, 0.2 + half))
-        assert fold_interval([0.1, 0.2, 0.4, 0.1], 100, 300, least=-1.0).low == pytest.approx(0.2 - half)
-        agreeing = fold_interval([1.0] * 5, 50, 200, accuracy_interval(np.ones((1, 50), bool)).image_error)
-        assert 0.85 < agreeing.low < 0.95
-        assert agreeing.high == 1.0
+        assert difference_interval(first, second).low < 0 < difference_interval(first, second, labels=labels).low
 
     def test_score_intervals(self):
         low, high = wilson_interval(2, 10)
@@ -132,8 +119,7 @@ class TestByHand:
         (lambda: accuracy_interval(np.zeros((2, 3))), "correct"),
         (lambda: accuracy_interval(np.ones((1, 50), bool), np.zeros(49, int)), "groups"),
         (lambda: difference_interval(np.zeros((1, 3), bool), np.zeros((1, 4), bool)), "second"),
-        (lambda: balanced_interval(correct("1100"), np.array([0, 1, 2])), "labels"),
-        (lambda: fold_interval([0.5, 0.6], 10, 0), "tested, others"),
+        (lambda: accuracy_interval(correct("1100"), labels=np.array([0, 1, 2])), "labels"),
     ],
 )
 def test_arguments_that_do_not_fit(call, argument):
@@ -189,8 +175,8 @@ class TestGroups:
         labels = groups % 3
         second[0, groups == 4] = False
         for interval in (
-            lambda groups: balanced_interval(first, labels, groups),
-            lambda groups: balanced_difference_interval(first, second, labels, groups),
+            lambda groups: accuracy_interval(first, groups, labels=labels),
+            lambda groups: difference_interval(first, second, groups, labels=labels),
         ):
             assert width(interval(groups)) > 1.5 * width(interval(None))
 
@@ -242,7 +228,10 @@ class TestCoverage:
             both = expit(patients + generator.normal(0, 0.7, (2, len(sizes))))[:, groups]
             hits = generator.random(len(groups)) < expit(patients)[groups]
             first, second = generator.random((2, 1, len(groups))) < both[:, None]
-            accuracy, balanced = accuracy_interval(hits[None], groups), balanced_interval(hits[None], labels, groups)
+            accuracy, balanced = (
+                accuracy_interval(hits[None], groups),
+                accuracy_interval(hits[None], groups, labels=labels),
+            )
             held["accuracy"] += accuracy.low <= truth <= accuracy.high
             held["balanced"] += balanced.low <= truth <= balanced.high
             low, high = proportion_interval(hits, groups)
@@ -254,10 +243,10 @@ class TestCoverage:
     def test_rare_classes(self):
         random = np.random.default_rng(0)
         labels, truth = np.repeat(np.arange(4), (100, 100, 100, 3)), np.array([0.9, 0.9, 0.9, 0.6])
-        intervals = [balanced_interval(random.random((1, 303)) < truth[labels], labels) for _ in range(400)]
+        intervals = [accuracy_interval(random.random((1, 303)) < truth[labels], labels=labels) for _ in range(400)]
         assert np.mean([interval.low <= truth.mean() <= interval.high for interval in intervals]) > 0.93
         labels = np.repeat(np.arange(4), (100, 60, 35, 5))
-        above = [balanced_interval(random.random((3, 200)) < 0.25, labels).low > 0.25 for _ in range(400)]
+        above = [accuracy_interval(random.random((3, 200)) < 0.25, labels=labels).low > 0.25 for _ in range(400)]
         assert np.mean(above) < 0.04
         draws = np.stack([random.binomial(n, p, 2000) for n, p in ((40, 0.9), (12, 0.7), (6, 0.5))], 1)
         intervals = [mean_proportion_interval(list(zip(hits, (40, 12, 6), strict=True))) for hits in draws.tolist()]

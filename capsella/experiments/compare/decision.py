@@ -13,8 +13,6 @@ from capsella.evaluation import (
     Groups,
     Interval,
     accuracy_interval,
-    balanced_difference_interval,
-    balanced_interval,
     difference_interval,
 )
 from capsella.evaluation.statistics import FoldNumbers
@@ -72,13 +70,12 @@ class TestSetting:
 
     def balanced_accuracy(self, correct: Correct) -> Interval:
         """Return the mean recall over classes, with its interval."""
-        return balanced_interval(correct, self.labels, self.groups, self.folds)
+        return accuracy_interval(correct, self.groups, self.folds, labels=self.labels)
 
     def difference(self, first: Correct, second: Correct) -> Interval:
         """Return the measure of the first network minus that of the second."""
-        if self.measure == "accuracy":
-            return difference_interval(first, second, self.groups, self.folds)
-        return balanced_difference_interval(first, second, self.labels, self.groups, self.folds)
+        labels = None if self.measure == "accuracy" else self.labels
+        return difference_interval(first, second, self.groups, self.folds, labels=labels)
 
 
 @dataclass(frozen=True, eq=False)

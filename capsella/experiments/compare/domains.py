@@ -27,7 +27,7 @@ from capsella.data import (
     single_images,
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
-from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
+from capsella.evaluation import Groups, Interval, accuracy_interval, evaluate
 from capsella.experiments import Row, Runner, check_none_diverged
 from capsella.experiments.compare.decision import Correct
 from capsella.files import write_json, write_text
@@ -152,7 +152,7 @@ def compare_domains(options: DomainOptions, console: Console) -> tuple[list[Doma
             images = by_crop[crops[name]][domain].images
             correct, groups = _correct(folders, f"on-{options.slug(domain)}", images), _groups(images)
             accuracy = accuracy_interval(correct, groups)
-            balanced = balanced_interval(correct, images.labels.numpy(), groups)
+            balanced = accuracy_interval(correct, groups, labels=images.labels.numpy())
             errors = [100 * float(1 - seed.mean()) for seed in correct]
             results.append(DomainResult(name, trained_on, domain, len(images), accuracy, balanced, in_domain, errors))
     text = domain_table(results, {_groups(domain.images) is not None for domain in domains.values()})

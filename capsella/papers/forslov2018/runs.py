@@ -1,5 +1,6 @@
 """The runs that the tables and figures of the thesis share, and which of its training sets a source of images has."""
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any, NamedTuple, Self
 
 from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data, thesis_set
 from capsella.errors import CapsellaError
-from capsella.evaluation import Spread
 from capsella.experiments import Row
 from capsella.papers.budget import Budget, BudgetName, medium
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
@@ -191,7 +191,7 @@ def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int)
 
 def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean and the standard deviation, which is None for a single number."""
-    return sum(numbers) / len(numbers), Spread.of(list(numbers)).sd if len(numbers) > 1 else None
+    return sum(numbers) / len(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
 
 
 def accuracies_of(runs: Sequence[Mapping[str, Any]]) -> list[float]:

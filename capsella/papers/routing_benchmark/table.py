@@ -14,7 +14,7 @@ from rich.console import Console
 from capsella.data import load_data
 from capsella.environment import environment, hardware
 from capsella.errors import pluralize, unknown_name
-from capsella.evaluation import AttackOptions, accuracy_interval, holm
+from capsella.evaluation import AttackOptions, accuracy_interval, holm_adjusted
 from capsella.experiments import CorrectnessTable, Results, Runner, ValidationResult, check_seeds, reevaluate
 from capsella.files import read_json, write_json
 from capsella.papers.budget import BudgetName
@@ -434,8 +434,8 @@ def ranks(rows: Mapping[str, CorrectnessTable]) -> dict[str, str]:
     pairs = list(combinations(rows, 2))
     gains = [rows[a].difference_from(rows[b]) for a, b in pairs]
     better, worse = dict.fromkeys(rows, 0), dict.fromkeys(rows, 0)  # numbers of rows that are better, worse
-    for (a, b), gain, significant in zip(pairs, gains, holm([gain.p_value for gain in gains]), strict=True):
-        if significant:
+    for (a, b), gain, p in zip(pairs, gains, holm_adjusted([gain.p_value for gain in gains]), strict=True):
+        if p <= 0.05:
             first, second = (a, b) if gain.estimate > 0 else (b, a)
             worse[first] += 1
             better[second] += 1
