@@ -15,8 +15,7 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.evaluation import holm_adjusted
 from capsella.files import read_json, write_text
-from capsella.report.figures import write_png
-from capsella.report.forest import ForestLine, forest_figure
+from capsella.report.figures import ForestLine, forest_figure, write_png
 from tools.results import RESULTS, add, markdown_row
 
 PAGE = RESULTS.parent / "docs" / "papers" / "findings.md"

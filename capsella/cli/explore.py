@@ -28,7 +28,7 @@ class Explore:
         *positional("[RUN…]", "Runs; one of two may be a CNN. Default: runs/demo, which is trained if missing."),
     ] = ()
     data: tuple[Path, ...] = ()
-    """With --out: image files or folders to draw. Default for a run on pairs: its test pairs."""
+    """With --out: image files or folders to draw."""
     out: Path | None = None
     """Draw pictures into this folder instead of opening a page."""
     images: int = 500
@@ -90,18 +90,16 @@ def _serve(options: Explore) -> None:
 
 
 def _draw(options: Explore, out: Path) -> None:
-    from capsella.report.image_pictures import explain_run
+    from capsella.evaluation import passed_over, set_scale
+    from capsella.report import explain_images
+    from capsella.training.trained import open_network
 
     check_argument(len(options.runs) == 1, "be a single run with --out", runs=tuple(map(str, options.runs)))
-    pictures, broken = explain_run(
-        options.runs[0],
-        options.data,
-        out,
-        value_range=options.range,
-        cell_radius=options.cell_radius,
-        skip_broken=options.skip_broken,
-        say=note,
-    )
+    check_argument(bool(options.data), "name at least one image or folder", data=())
+    model, _ = open_network(options.runs[0])
+    model.value_range = options.range or model.value_range
+    note(*filter(None, (set_scale(model, options.data, options.cell_radius), *passed_over(options.data))))
+    pictures, broken = explain_images(model, options.data, out, skip_broken=options.skip_broken)
     print(*pictures, sep="\n")
     for file in broken:
         print(f"skipped {file.file}: {file.reason}", file=sys.stderr)

@@ -9,27 +9,19 @@ from typing import TYPE_CHECKING
 from capsella.lazy import lazy_imports
 
 if TYPE_CHECKING:
-    from capsella.report.figures import ood_figure, risk_coverage_figure
+    from capsella.report.figures import risk_coverage_figure
     from capsella.report.image_pictures import explain_images
     from capsella.report.prose import Training, about_training, evaluation_warnings, run_facts
     from capsella.report.reconstructions import (
         OFFSETS,
         Reconstructions,
         dimension_tweaks,
-        explain_pairs,
         largest_elements,
         pairs_figure,
         pick_examples,
         reconstruct,
     )
-    from capsella.report.routing_views import routing_diagnostics
+    from capsella.report.routing_views import VoteDistances, routed_layers, vote_distances_figure
     from capsella.report.run_page import write_report
-    from capsella.report.vote_distances import (
-        VoteDistances,
-        class_vote_distances,
-        has_vote_distances,
-        vote_distances,
-        vote_distances_figure,
-    )
 else:
     __getattr__ = lazy_imports(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Figures of numbers: confusion, calibration, training curves, robustness, attacks."""
+"""Figures of numbers: confusion, calibration, training curves, accuracy on changed images."""
 
 import base64
 import io
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,10 +17,9 @@ from matplotlib.font_manager import fontManager
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
-from capsella.errors import ArgumentError, warn_once
-from capsella.evaluation import PERTURBATIONS, Robustness, Roc, shares
+from capsella.evaluation import shares
 from capsella.files import write_whole
-from capsella.uncertainty import CalibrationCurve, OODReport, SelectiveClassification
+from capsella.uncertainty import CalibrationCurve, SelectiveClassification
 
 RESOLUTION = 150  # dots per inch of PNG files; figures are at most 5.5 inches wide, so that a phone shows their text
 DARK = "#0b0b0b"  # text on light fields; plain black text takes the colour of the page
@@ -47,14 +46,13 @@ ERRORS = {
     "validation_balanced_error": (VALIDATION, "--"),
 }
 RATES = {"learning_rate": (GREY, "-")}
-STYLES = ("o-", "s--", "^:")  # line styles of the first ten networks, the next ten, and so on
+LOWER, OPEN, UNTESTED = "#1b6e3c", "#1f6f9f", "#999999"  # colours of claims
+Panel = tuple[str, Mapping[str, Float[np.ndarray, "4 points"]]]  # label of the x axis, and curves by name
 
 
 def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str]) -> Figure:
     """Draw a confusion matrix. Cells contain counts; their colours are proportions of the true class."""
     n = len(classes)
-    if confusion.shape != (n, n):
-        raise ArgumentError("confusion", f"be classes × classes = {(n, n)}", confusion.shape)
     cell = min(0.5, 4.2 / n)  # inches
     figure = Figure(figsize=(max(n * cell, 1.5) + 1.2, max(n * cell, 1.5) + 1.0), layout="constrained")
     axes = figure.add_subplot()
@@ -73,25 +71,6 @@ def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequ
     axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
     axes.invert_yaxis()
     axes.tick_params(length=0)
-    return figure
-
-
-def roc_figure(curves: Mapping[str, Roc]) -> Figure:
-    """Draw sensitivity against 1 − specificity of each class, with the area under the curve in the legend."""
-    if not curves:
-        raise ArgumentError("curves", "hold at least one class", None)
-    figure = Figure(figsize=(4.8, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="by chance (0.500)")
-    for number, (name, curve) in enumerate(curves.items()):
-        style = ("-", "--", ":")[number // 10 % 3]
-        label = f"{shorten(name)} ({curve.auc:.3f})"
-        axes.plot(curve.false_positives, curve.true_positives, style, color=f"C{number % 10}", label=label)
-    axes.set(xlabel="1 − specificity", ylabel="sensitivity", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.grid(alpha=0.25)
-    columns = -(-len(curves) // 20)
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
-    _as_written(axes.legend(fontsize=8, ncols=columns, title="class (AUC)", **place))
     return figure
 
 
@@ -114,18 +93,19 @@ def reliability_figure(curve: CalibrationCurve) -> Figure:
 
 def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure:
     """Draw loss, error rate and learning rate against epochs. metrics: columns of metrics.csv; some may be missing."""
-    if "epoch" not in metrics:
-        raise ArgumentError("metrics", "hold the column epoch", sorted(metrics))
     panels = [("loss", LOSSES), ("error %", ERRORS), ("learning rate", RATES)]
     present = [name for name, column in metrics.items() if np.isfinite(column).any()]
     drawn = [(title, lines) for title, lines in panels if lines.keys() & present]
-    if not drawn:
-        raise ArgumentError("metrics", "hold a loss, an error or the learning rate", sorted(metrics))
     figure, every = axes_in_rows(len(drawn), 2, (2.6, 2.4))
     for axes, (title, lines) in zip(every, drawn, strict=True):
         for name, (colour, style) in lines.items():
             if name in present:
-                _curve(axes, metrics["epoch"], metrics[name], colour, style, name.replace("_", " "))
+                finite = np.isfinite(metrics[name])
+                marker = "o" if finite.sum() <= 25 else None  # so that a single epoch is visible
+                epochs, values = metrics["epoch"][finite], metrics[name][finite]
+                axes.plot(
+                    epochs, values, style, color=colour, marker=marker, markersize=3, label=name.replace("_", " ")
+                )
         axes.set(xlabel="epoch", title=title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylim(0, 1.05 * axes.dataLim.ymax or 1)
@@ -135,36 +115,33 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
     return figure
 
 
-def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, style: str, label: str) -> None:
-    """Draw a line through the finite values, with dots if they are few, so that a single epoch is visible."""
-    finite = np.isfinite(x) & np.isfinite(y)
-    marker = "o" if finite.sum() <= 25 else None
-    axes.plot(x[finite], y[finite], color=colour, linestyle=style, marker=marker, markersize=3, label=label)
+def accuracy_figure(panels: Mapping[str, Panel]) -> Figure:
+    """Draw accuracy in per cent against the strength of a change: titled panels, with a line per curve.
 
-
-def robustness_figure(result: Robustness) -> Figure:
-    """Draw accuracy against strength: a panel per perturbation, a line per network with its 95 % interval."""
-    names = result.perturbations
-    if not names:
-        raise ArgumentError("result", "hold at least one point", None)
-    figure, panels = axes_in_rows(len(names), 2, (2.6, 2.2), (0, 0.5), sharey=True)
-    for name, axes in zip(names, panels, strict=True):
-        for number, network in enumerate(result.networks):
-            curve = result.curve(network, name)
-            strengths, colour = [point.strength for point in curve], f"C{number % 10}"
-            style = STYLES[number // 10 % len(STYLES)]
-            axes.plot(strengths, [point.accuracy for point in curve], style, color=colour, label=printable(network))
-            low, high = zip(*(point.interval for point in curve), strict=True)
+    A curve's rows are strengths, accuracies, and lower and upper ends of intervals.
+    """
+    figure, every = axes_in_rows(len(panels), 2, (2.6, 2.2), (0, 0.5), sharey=True)
+    names = list(dict.fromkeys(name for _, curves in panels.values() for name in curves))
+    handles = {}
+    for (title, (label, curves)), axes in zip(panels.items(), every, strict=True):
+        for name, (strengths, accuracy, low, high) in curves.items():
+            number = names.index(name)
+            colour, style = f"C{number % 10}", ("o-", "s--", "^:")[number // 10 % 3]
+            (handles[name],) = axes.plot(strengths, accuracy, style, color=colour, markersize=4)
             axes.fill_between(strengths, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set(xlabel=PERTURBATIONS[name].unit, ylim=(0, 103))
-        axes.set_title(name, fontsize=10)
+        axes.set(xlabel=label, ylim=(-2, 103))
+        axes.set_title(shorten(title), fontsize=10, parse_math=False)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.grid(alpha=0.25)
-    for axes in panels[::2]:
+    for axes in every[::2]:
         axes.set_ylabel("accuracy %")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    look: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
-    _as_written(figure.legend(handles, labels, ncols=min(2, len(labels)), **look))
+    place: dict[str, Any] = {
+        "loc": "outside lower center",
+        "fontsize": 8,
+        "frameon": False,
+        "ncols": min(2, len(names)),
+    }
+    _as_written(figure.legend(handles.values(), map(printable, handles), **place))
     return figure
 
 
@@ -186,48 +163,39 @@ def axes_in_rows(
     return figure, every[:n]
 
 
-def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Sequence[float]]) -> Figure:
-    """Draw accuracy in per cent against ε, with a curve for each (network, attack).
+class ForestLine(NamedTuple):
+    """A comparison: its gain in percentage points, the 95 % interval, and the adjusted p-value (None if untested)."""
 
-    Each network has a colour, each attack a marker; transferred attacks are dashed.
+    label: str
+    gain: float
+    low: float
+    high: float
+    p_value: float | None
+
+
+def forest_figure(lines: Sequence[ForestLine], level: float = 0.05) -> Figure:
+    """Draw, for each claim, how much lower the error of the network that it favours is.
+
+    Differences are drawn on a scale that is linear up to one point and logarithmic beyond, since they range from
+    hundredths of a point to more than ten. Grey: not tested; filled: significant after adjustment.
     """
-    if not curves:
-        raise ArgumentError("curves", "hold at least one attack", None)
-    for (network, attack), accuracy in curves.items():
-        if len(accuracy) != len(epsilons):
-            raise ValueError(
-                f"curves: must have {len(epsilons)} numbers, one per ε, got {len(accuracy)} for {attack} on {network}"
-            )
-    figure = Figure(figsize=(5, 4.4), layout="constrained")
+    figure = Figure(figsize=(9, 1.1 + 0.27 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
-    networks = list(dict.fromkeys(network for network, _ in curves))
-    kinds = list(dict.fromkeys(attack.partition(" ")[0] for _, attack in curves))
-    for (network, attack), accuracy in curves.items():
-        colour, marker = f"C{networks.index(network)}", "osD^vP"[kinds.index(attack.partition(" ")[0]) % 6]
-        style = "--" if " from " in attack else "-"
-        label = f"{shorten(network)}: {printable(attack)}"
-        axes.plot(epsilons, accuracy, linestyle=style, marker=marker, markersize=4, color=colour, label=label)
-    axes.set(xlabel="ε: largest change of a pixel, of images in [0, 1]", ylabel="accuracy %", ylim=(-2, 102))
-    axes.grid(alpha=0.25)
-    _as_written(figure.legend(fontsize=8, loc="outside lower center", frameon=False))
-    return figure
-
-
-def ood_figure(result: OODReport) -> Figure:
-    """Draw ROC curves of OOD detection: a panel per OOD set, a line per score; the combined score is thick."""
-    figure, panels = axes_in_rows(len(result.sets), 2, (2.6, 2.4), (0, 0.5), sharey=True)
-    for ood, axes in zip(result.sets, panels, strict=True):
-        for number, (name, curve) in enumerate(ood.curves.items()):
-            style, width = STYLES[number // 10 % len(STYLES)], 1.2 if number else 2.5
-            axes.plot(*curve, style, color=f"C{number % 10}", linewidth=width, label=name)
-        axes.axvline(result.false_positive_rate, color=GREY, linestyle=":", linewidth=1)
-        axes.set(xlabel="false-positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
-        axes.set_title(shorten(ood.name), fontsize=10, parse_math=False)
-        axes.grid(alpha=0.25)
-    for axes in panels[::2]:
-        axes.set_ylabel("true-positive rate")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    for row, line in enumerate(lines):
+        decided = line.p_value is not None and line.p_value < level
+        colour = UNTESTED if line.p_value is None else LOWER if decided else OPEN
+        axes.plot([line.low, line.high], [row, row], color=colour, linewidth=1.5)
+        axes.plot(line.gain, row, "o", color=colour, markerfacecolor=colour if decided else "white", markersize=6)
+        text = "not tested" if line.p_value is None else f"p {line.p_value:.2g}"
+        axes.annotate(text, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xscale("symlog", linthresh=1)
+    ticks = [-10, -3, -1, -0.5, 0, 0.5, 1, 3, 10]
+    axes.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=8, parse_math=False)
+    axes.set(ylim=(len(lines) - 0.4, -0.6), xlabel="error lower by, percentage points (95 % interval)")
+    axes.grid(axis="x", alpha=0.3)
     return figure
 
 
@@ -279,19 +247,11 @@ def write_figure(figure: Figure, path: Path) -> str:
 
 
 def _drawn(figure: Figure, kind: str, **options: Any) -> bytes:
-    """Return the bytes of a figure in a file format; warn once if no installed font has some of its letters."""
+    """Return the bytes of a figure in a file format."""
     buffer = io.BytesIO()
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        rc_context({"font.sans-serif": _fonts(), "svg.fonttype": "none"}),
-    ):
-        warnings.filterwarnings("always", message=r"Glyph .* missing from font")
+    with warnings.catch_warnings(), rc_context({"font.sans-serif": _fonts(), "svg.fonttype": "none"}):
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")  # a page's reader may have the font
         figure.savefig(buffer, format=kind, dpi=RESOLUTION, bbox_inches="tight", **options)
-    for warning in caught:
-        if "missing from font" not in str(warning.message):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-            continue
-        warn_once("fonts", "pictures show boxes for letters that no installed font has; Noto Sans CJK may help")
     return buffer.getvalue()
 
 

@@ -61,75 +61,40 @@ def draw_tweaks(
 
 
 def tweak_figure(
-    grid: Float[np.ndarray, "d offsets c h w"], offsets: Sequence[float], elements: Sequence[int] | None = None
-) -> Figure:
-    """Draw the dimension tweaks of one class capsule (Sabour et al. 2017, Fig. 4)."""
-    height = 0.6 * _aspect(grid[0]) * grid.shape[0]
-    figure = Figure(figsize=(0.6 * grid.shape[1] + 0.8, height + 0.6), layout="constrained")
-    draw_tweaks(figure.add_subplot(), grid, offsets, elements)
-    return figure
-
-
-def perturbation_figure(
-    image: Float[np.ndarray, "c h w"],
-    reconstruction: Float[np.ndarray, "c h w"],
     grid: Float[np.ndarray, "d offsets c h w"],
     offsets: Sequence[float],
-    elements: Sequence[int],
+    elements: Sequence[int] | None = None,
+    image: Float[np.ndarray, "c h w"] | None = None,
 ) -> Figure:
-    """Draw input and reconstruction above the dimension tweaks (Forslöv 2018, Figures 35 and 36)."""
-    below = 0.75 * _aspect(grid[0]) * len(grid) + 0.4
-    figure = Figure(figsize=(0.75 * len(offsets) + 0.8, 1.9 + below), layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1.9, below), squeeze=False)[:, 0]
-    left, right = upper.subplots(1, 2)
-    for axes, picture, title in ((left, image, "input"), (right, reconstruction, "reconstruction")):
+    """Draw the dimension tweaks of one class capsule (Sabour et al. 2017, Figure 4).
+
+    With `image`, the input and its plain reconstruction stand above (Forslöv 2018, Figures 35 and 36).
+    """
+    height = 0.6 * _aspect(grid[0]) * grid.shape[0] + 0.6
+    above = 0.0 if image is None else 1.9
+    figure = Figure(figsize=(0.6 * grid.shape[1] + 0.8, above + height), layout="constrained")
+    if image is None:
+        draw_tweaks(figure.add_subplot(), grid, offsets, elements)
+        return figure
+    upper, lower = figure.subfigures(2, 1, height_ratios=(above, height), squeeze=False)[:, 0]
+    pictures = {"input": image, "reconstruction": grid[0, len(offsets) // 2]}
+    for axes, (title, picture) in zip(upper.subplots(1, 2), pictures.items(), strict=True):
         show(axes, _channels_last(picture))
         axes.set_title(title, fontsize=9)
     draw_tweaks(lower.subplots(), grid, offsets, elements)
     return figure
 
 
-def reconstruction_figure(
-    images: Float[np.ndarray, "n c h w"],
-    from_true: Float[np.ndarray, "n c h w"],
-    from_predicted: Float[np.ndarray, "n c h w"],
-    true_names: Sequence[str],
-    predicted_names: Sequence[str],
-) -> Figure:
-    """Draw a column for each image: the input, and its reconstructions from the true and from the predicted class."""
-    titles = ("input", "from the\ntrue class", "from the\npredicted one")
-    return _columns((images, from_true, from_predicted), titles, true_names, predicted_names)
-
-
-def overlay_figure(
-    images: Float[np.ndarray, "n 1 h w"],
-    parts: Float[np.ndarray, "n 2 1 h w"],
-    reconstructions: Float[np.ndarray, "n 2 1 h w"],
-    from_true: Float[np.ndarray, "n 2 1 h w"],
-    from_others: Float[np.ndarray, "n 2 1 h w"],
-    true_names: Sequence[str],
-    predicted_names: Sequence[str],
-) -> Figure:
-    """Draw a column for each pair: the input, its two images, the two reconstructions together and each alone.
-
-    Below are the reconstructions from the two true classes, and from two classes that are neither true nor predicted.
-    The first image and its reconstruction are orange, the second blue (Sabour et al. 2017, Figure 5).
-    """
-    first, second = reconstructions.copy(), reconstructions.copy()
-    first[:, 1], second[:, 0] = 0, 0
-    rows = [images, *map(two_colours, (parts, reconstructions, first, second, from_true, from_others))]
-    titles = ["input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone"]
-    titles += ["from the\ntrue classes", "from two\nothers"]
-    return _columns(rows, titles, true_names, predicted_names)
-
-
-def _columns(
+def columns_figure(
     rows: Sequence[Float[np.ndarray, "n c h w"]],
     titles: Sequence[str],
     true_names: Sequence[str],
     predicted_names: Sequence[str],
 ) -> Figure:
-    """Draw a column for each image and a titled row for each of its versions, in blocks of six columns."""
+    """Draw a column for each image, in blocks of six: a titled row for each of its versions, e.g. reconstructions.
+
+    A column is headed by the image's class, or for a mistake by its true and its predicted class.
+    """
     n = len(rows[0])
     blocks = -(-n // COLUMNS)
     size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(rows[0]) + 0.5) * blocks)
@@ -164,7 +129,7 @@ def _aspect(images: Float[np.ndarray, "n c h w"]) -> float:
 
 
 def _head(axes: Axes, true: str, predicted: str) -> None:
-    """Set an image's title: its class in green, or for a mistake the true and the predicted class in red."""
+    """Set an image's title: green if it is correct, red for a mistake."""
     text = shorten(predicted, 16)
     if true != predicted:
         text = f"{shorten(true, 21)},\ntaken for\n{text}"

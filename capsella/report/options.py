@@ -45,8 +45,6 @@ class EvaluateOptions(CommonEvaluateOptions):
     """With --data: values that become black and white in files with more than 8 bits, e.g. 0 4095."""
     test_pairs: int | None = None
     """For a run on pairs: number of test pairs."""
-    crops: bool = False
-    """Average over thirteen crops (Hinton et al. 2018), for networks that crop their images."""
     ood_false_positive_rate: float = 0.05
     """With --ood or --attack: false-positive rate of the OOD check."""
     calibrate: bool = False
@@ -61,7 +59,6 @@ class EvaluateOptions(CommonEvaluateOptions):
         check_argument(is_test or not self.selective, "come with the test split", selective=self.selective)
         is_own = is_test and self.data is None
         check_argument(is_own or not self.ood, "come with the run's own test images", ood=self.ood)
-        check_argument(not (self.crops and (self.selective or self.ood)), "come alone", crops=self.crops)
         for name in ("group", "range"):
             value = getattr(self, name)
             check_argument(value is None or self.data is not None, "come with --data", **{name: value})
@@ -75,6 +72,6 @@ class EvaluateOptions(CommonEvaluateOptions):
         parts = [*source, self.split or ("all" if source else "test")]
         parts += [f"pairs{self.test_pairs}"] if self.test_pairs is not None else []
         parts += [f"per-class{self.per_class}"] if self.per_class is not None else []
-        parts += [name for name in ("crops", "routing", "selective", "ood", "group") if getattr(self, name)]
+        parts += [name for name in ("routing", "selective", "ood", "group") if getattr(self, name)]
         parts += [f"range{self.range[0]:g}-{self.range[1]:g}"] if self.range is not None else []
         return "-".join(parts)

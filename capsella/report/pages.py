@@ -18,8 +18,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from PIL import Image
 
-from capsella.evaluation import Evaluation
-from capsella.report.figures import confusion_figure, printable, write_figure
+from capsella.report.figures import printable, write_figure
 
 SMALL = 100  # pixels; smaller pictures are enlarged without smoothing
 
@@ -64,16 +63,6 @@ def picture(
     Image.fromarray(values[..., 0] if values.shape[2] == 1 else values).save(buffer, format="PNG", optimize=True)
     is_small = values.shape[0] < SMALL
     return Picture(data_uri(buffer.getvalue(), "image/png"), printable(caption), is_right, is_wide, is_small)
-
-
-def confusion_section(evaluation: Evaluation) -> Section:
-    """Return the section with the confusion matrix."""
-    text = (
-        "Rows are true classes, columns predicted ones; everything off the diagonal is a mistake. A cell's colour is "
-        "its share of the row, so the diagonal is the sensitivity."
-    )
-    figure = confusion_figure(evaluation.confusion, evaluation.classes)
-    return Section("confusion", "Confusion matrix", text, figure)
 
 
 def render_page(package: str, template: str, **values: object) -> str:

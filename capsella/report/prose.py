@@ -18,7 +18,6 @@ from capsella.evaluation import (
     Majority,
     PredictionSummary,
     PredictOptions,
-    confusions,
     points,
 )
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -30,7 +29,7 @@ from capsella.uncertainty import OODReport, SelectiveClassification, images_for_
 FEW = 30  # with fewer test images of a class, the uncertainty of its sensitivity is ten points or more
 ENOUGH = 30  # validation images for usable probabilities
 MOST_NAMED = 8  # classes in a warning
-MOST_CONFUSIONS, MOST_CLASSES = 3, 12
+MOST_CLASSES = 12
 BALANCED = {
     "none": "No class was sampled more often for being rare (balance: none)",
     "sampling": "Rare classes were sampled more often (balance: sampling)",
@@ -51,22 +50,16 @@ def evaluation_warnings(evaluation: Evaluation) -> list[str]:
 
 
 def evaluation_notes(evaluation: Evaluation) -> list[str]:
-    """Return notes on missing numbers, and on what the intervals are over."""
-    absent = [score.name for score in evaluation.per_class if not score.support]
-    unused = [score.name for score in evaluation.per_class if not score.predicted]
-    notes = []
-    if absent:
-        notes.append(f"no test images, so no recall and no F1: {', '.join(absent)}")
-    if unused:
-        notes.append(f"never predicted, so no precision: {', '.join(unused)}")
-    if evaluation.group is not None and evaluation.groups is None:
-        notes.append("the test images are of 1 group; intervals treat images as independent")
-    elif evaluation.groups is not None:
-        notes.append(
-            f"intervals are over the {pluralize(len(np.unique(evaluation.groups)), 'group')} of the test images. Where "
-            "a proportion is 0 or 100 %, or of a single group, they may be too narrow"
-        )
-    return notes
+    """Return a note on what the intervals are over, if the images have groups."""
+    if evaluation.group is None:
+        return []
+    if evaluation.groups is None:
+        return ["the test images are of 1 group; intervals treat images as independent"]
+    groups = pluralize(len(np.unique(evaluation.groups)), "group")
+    return [
+        f"intervals are over the {groups} of the test images. Where a proportion is 0 or 100 %, or of a single group, "
+        "they may be too narrow"
+    ]
 
 
 def majority_text(majority: Majority) -> str:
@@ -177,14 +170,23 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     classes = ", ".join(f"{name}: {count:,}" for name, count in list(counts.items())[:MOST_CLASSES])
     classes += "" if len(counts) <= MOST_CLASSES else f" and {len(counts) - MOST_CLASSES} more classes"
     of = "made from " if recipe.data.is_paired else ""
+    has_stopped = stopped is not None and stopped["reached"]
+    by_validation = recipe.stop_on == "validation" if has_stopped else recipe.keep != "last"
     trained = (
         f"{run.model.name} was trained on {len(splits.train):,} {images} of {len(counts)} classes ({of}{classes}). "
-        f"{len(splits.validation):,} validation images {_use_of_validation(recipe, stopped)}. "
-        f"{_about_test(recipe, len(splits.test), stopped)}"
+        f"{len(splits.validation):,} validation images {'chose' if by_validation else 'did not choose'} the epoch. "
+        f"The {len(splits.test):,} test images on this page were "
     )
+    if has_stopped and recipe.stop_on == "test":
+        trained += (
+            "not trained on, but training stopped by their error rate. So the error rate on this page was selected, "
+            "and does not hold for new images."
+        )
+    else:
+        trained += "used neither for training nor for choosing."
     column = selection_metric(recipe)
     chosen = f"Epoch {best['epoch']:.0f} of {summary['epochs']} was kept"
-    if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
+    if recipe.keep == "last" or has_stopped:
         chosen += ", the last one."
     elif column in best:
         error = "balanced error rate (every class counts the same)" if recipe.balance != "none" else "error rate"
@@ -218,9 +220,7 @@ def run_facts(
         "machine": machine(made_with),
         "network": f"{run.model.name}, {parameters:,} parameters",
         "time": "not measured" if milliseconds is None else f"{milliseconds:.1f} ms per image, one at a time",
-        "optimizer": f"learning rate {recipe.optimizer.learning_rate:g}, {recipe.optimizer.schedule} schedule",
         "data": f"{splits.name}: " + ", ".join(f"{len(part):,} {split}" for split, part in splits.named().items()),
-        "balance": recipe.balance,
         "versions": f"{versions(made_with)}, Python {made_with['python']}, commit {made_with['commit']}",
     }
     if splits.notes:
@@ -245,15 +245,18 @@ def verdict(evaluation: Evaluation) -> str:
 
 
 def confidence(evaluation: Evaluation) -> list[str]:
-    """Return sentences on the error and the balanced accuracy with their intervals."""
+    """Return sentences on the error and the balanced accuracy with their intervals, and on the majority class."""
     low, high = evaluation.error_interval
     balanced_low, balanced_high = evaluation.balanced_accuracy_interval
     of = "test images" if evaluation.groups is None else "groups of test images"
-    return [
+    sentences = [
         f"Error {evaluation.error:.2f} %; 95 % interval {low:.2f} to {high:.2f} %, over {of}.",
         f"Balanced accuracy {evaluation.balanced_accuracy:.1f} %; 95 % interval {balanced_low:.1f} to "
         f"{balanced_high:.1f} %.",
     ]
+    if evaluation.majority is not None and evaluation.majority.is_beaten:  # otherwise it is a warning
+        sentences.append(f"The network is {majority_text(evaluation.majority)}.")
+    return sentences
 
 
 def next_commands(folder: Path, model: ImageClassifier) -> dict[str, str]:
@@ -263,36 +266,6 @@ def next_commands(folder: Path, model: ImageClassifier) -> dict[str, str]:
     if isinstance(model, CapsuleClassifier):
         commands["Look inside its capsules:"] = f"capsella explore {run}"
     return commands | {"Test it harder:": f"capsella evaluate {run} --robustness"}
-
-
-def about_result(evaluation: Evaluation) -> list[str]:
-    """Describe accuracy, balanced accuracy and the majority baseline."""
-    images, (low, high), groups = len(evaluation.labels), evaluation.error_interval, evaluation.groups
-    other = "Another test set of this size" if groups is None else f"Another {len(np.unique(groups))} groups of images"
-    words = [
-        f"{images - evaluation.errors:,} of {images:,} test images were classified correctly: "
-        f"{100 - evaluation.error:.1f} %. {other} would give another number; the 95 % interval is {100 - high:.1f} to "
-        f"{100 - low:.1f} %."
-    ]
-    low, high = evaluation.balanced_accuracy_interval
-    seen, shown = sum(score.support > 0 for score in evaluation.per_class), evaluation.labels[0].numel()
-    guess = "Guessing" if shown == 1 else f"{shown} guesses"
-    words.append(
-        f"If every class counts the same, accuracy is {evaluation.balanced_accuracy:.1f} % (balanced accuracy; 95 % "
-        f"interval {low:.1f} to {high:.1f} %). {guess} among {seen} classes would give {100 * shown / seen:.1f} %."
-    )
-    if evaluation.majority is not None:
-        words.append(f"The network is {majority_text(evaluation.majority)}.")
-    return words
-
-
-def about_confusions(evaluation: Evaluation) -> list[str]:
-    """Describe the most frequent mistakes."""
-    return [
-        f"{evaluation.classes[kind.true]} taken for {evaluation.classes[kind.predicted]}: {kind.images} of "
-        f"{pluralize(evaluation.per_class[kind.true].support, 'image')}"
-        for kind in confusions(evaluation.confusion)[:MOST_CONFUSIONS]
-    ]
 
 
 def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
@@ -324,27 +297,8 @@ def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
     ]
 
 
-def _use_of_validation(recipe: Recipe, stopped: Mapping[str, Any] | None) -> str:
-    if stopped is not None and stopped["reached"] and recipe.stop_on == "validation":
-        return "stopped the training, and thereby chose the epoch"
-    if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
-        return "were held out, but did not choose the epoch"
-    return "chose the epoch"
-
-
 def _about_balance(recipe: Recipe, splits: Splits) -> str:
     if recipe.balance == "sampling" and "domain" in splits.train.metadata:
         return "Each class of each domain was sampled equally often (balance: sampling)."
     choice = choose_balance(splits.train.counts())
     return f"{BALANCED[recipe.balance]}{f': {choice.why}' if choice.balance == recipe.balance else ''}."
-
-
-def _about_test(recipe: Recipe, images: int, stopped: Mapping[str, Any] | None) -> str:
-    if stopped is None or recipe.stop_on == "validation":
-        return f"The {images:,} test images on this page were used neither for training nor for choosing."
-    if not stopped["reached"]:
-        return f"The {images:,} test images were checked after every epoch for an error rate that was not reached."
-    return (
-        f"The {images:,} test images were not trained on, but training stopped by their error rate. So the error rate "
-        "on this page was selected, and does not hold for new images."
-    )

@@ -2,59 +2,55 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64, Integer
+from jaxtyping import Float, Int, Integer
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data import PairSet
-from capsella.errors import ArgumentError, check_argument, check_minimum
-from capsella.evaluation import Evaluation, evaluate
+from capsella.errors import check_argument, check_minimum
+from capsella.evaluation import Evaluation
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import check_decoder, inference
-from capsella.report.figures import write_png
-from capsella.report.image_figures import overlay_figure
+from capsella.report.image_figures import columns_figure, two_colours
 from capsella.routing import LogisticRouting
 from capsella.types import Capsules
 
-SEARCHED = 1000  # pairs among which `explain_pairs` looks for correct ones and mistakes
 OFFSETS = tuple(step / 20 for step in range(-5, 6))  # −0.25, −0.20, … 0.25, as in the paper's figure
 MOST_ELEMENTS = 16  # pose elements shown in a picture; CapsNet has 16, Forslöv's networks up to 96
+# The rows of `decode_pairs`.
+PAIR_ROWS = ("input", "its two\nimages", "from the\npredicted", "from the\ntrue classes", "from two\nothers")
 
 
-@dataclass(frozen=True, eq=False)
-class Reconstructions:
-    """Images in [0, 1], and their reconstructions from the capsules of the true and of the predicted class."""
+class Reconstructions(NamedTuple):
+    """Reconstructions in [0, 1] from the capsules of the true and of the predicted class."""
 
-    images: Float[Tensor, "n c h w"]
     from_true: Float[Tensor, "n c h w"]
     from_predicted: Float[Tensor, "n c h w"]
-    labels: Int[Tensor, " n"]
     predictions: Int[Tensor, " n"]
 
 
 def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels: Int[Tensor, " n"]) -> Reconstructions:
-    """Decode each image from the capsule of its true class, and from that of the predicted one.
+    """Decode each image in [0, 1] from the capsule of its true class, and from that of the predicted one.
 
     The two differ only for mistakes, where the second shows what the model saw in the image.
     """
     check_decoder(model, "reconstructions")
     model.check_images(images)
-    if labels.shape != images.shape[:1]:
-        raise ArgumentError("labels", f"be [n] = ({len(images)},)", tuple(labels.shape))
+    check_argument(labels.shape == images.shape[:1], f"be [n] = ({len(images)},)", labels=tuple(labels.shape))
     with inference(model) as device:
         capsules = model.encode(images.to(device))
         predictions = capsules.activations[:, 0, 0].argmax(1)
         from_true = model.decode(capsules, labels.to(device))
         from_predicted = model.decode(capsules, predictions)
     # Cloned outside inference mode, so that they are ordinary tensors.
-    from_true, from_predicted = from_true.float().cpu().clone(), from_predicted.float().cpu().clone()
-    return Reconstructions(images, from_true, from_predicted, labels, predictions.cpu().clone())
+    return Reconstructions(
+        from_true.float().cpu().clone(), from_predicted.float().cpu().clone(), predictions.cpu().clone()
+    )
 
 
 def share_nearest_own(
@@ -196,66 +192,38 @@ def _check_tweaks(model: ImageClassifier, image: Tensor, target: int | None) -> 
 # Overlaid pairs
 
 
-@dataclass(frozen=True, eq=False)
-class DecodedPairs:
-    """Pairs in [0, 1], their two images, and reconstructions from the predicted, the true, and two other classes.
-
-    The other classes are the two most active ones that are neither true nor predicted: a network that fits any class to
-    any image reproduces the image there too.
-    """
-
-    images: Float[np.ndarray, "n 1 h w"]
-    parts: Float[np.ndarray, "n 2 1 h w"]
-    reconstructions: tuple[
-        Float[np.ndarray, "n 2 1 h w"], Float[np.ndarray, "n 2 1 h w"], Float[np.ndarray, "n 2 1 h w"]
-    ]
-
-
 def decode_pairs(
     model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, " picked"]
-) -> DecodedPairs:
-    """Decode some pairs from their predicted classes, their true classes, and two others as a control."""
+) -> list[Float[np.ndarray, "n 3 h w"]]:
+    """Return some pairs, their two images, and both reconstructions from three choices of classes; see `PAIR_ROWS`.
+
+    The first image and its reconstruction are orange, the second blue (Sabour et al. 2017, Figure 5). The last choice
+    is a control: the two most active classes that are neither true nor predicted. A network that fits any class to any
+    image reproduces the image there too.
+    """
     check_decoder(model, "reconstructions")
     images, labels, _ = pairs.take(picked)
     predictions = evaluation.predictions[picked]
-    others, exist = _other_classes(evaluation.activations[picked], labels, predictions)
+    strength = evaluation.activations[picked].scatter(1, torch.cat([labels, predictions], 1), -torch.inf)
+    others = strength.topk(2, 1)
     with inference(model) as device:
         capsules = model.encode(images.float().to(device) / 255)
-        predicted, true, from_others = (
+        decoded = [
             torch.stack([model.decode(capsules, column.to(device)).float().cpu() for column in classes.unbind(1)], 1)
-            for classes in (predictions, labels, others)
-        )
-    from_others = from_others * exist[:, :, None, None, None]
+            for classes in (predictions, labels, others.indices)
+        ]
+    decoded[2] = decoded[2] * (others.values > -torch.inf)[:, :, None, None, None]  # blank if there is no other class
     parts = pairs.parts(pairs.draw(picked)).numpy() / 255
-    return DecodedPairs(images.numpy() / 255, parts, (predicted.numpy(), true.numpy(), from_others.numpy()))
+    plain = np.repeat(images.numpy() / 255, 3, 1)
+    return [plain, two_colours(parts), *(two_colours(both.numpy()) for both in decoded)]
 
 
 def pairs_figure(
     model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, " picked"]
 ) -> Figure:
-    """Draw pairs beside their reconstructions (Sabour et al. 2017, Fig. 5)."""
-    decoded = decode_pairs(model, pairs, evaluation, picked)
+    """Draw pairs above their reconstructions (Sabour et al. 2017, Figure 5)."""
     true, predicted = (
         [pair_name(pairs.classes, both) for both in classes[picked]]
         for classes in (evaluation.labels, evaluation.predictions)
     )
-    return overlay_figure(decoded.images, decoded.parts, *decoded.reconstructions, true, predicted)
-
-
-def explain_pairs(model: ImageClassifier, pairs: PairSet, out: Path) -> Path:
-    """Draw correct pairs and the most confident mistakes among the first 1,000; return the picture's path."""
-    check_decoder(model, "reconstructions")
-    few = pairs.subset(torch.arange(min(len(pairs), SEARCHED)))
-    evaluation = evaluate(model, few)
-    path = out / "pairs.png"
-    write_png(pairs_figure(model, few, evaluation, pick_examples(evaluation)), path)
-    return path
-
-
-def _other_classes(
-    activations: Float[Tensor, "n classes"], labels: Int64[Tensor, "n 2"], predictions: Int64[Tensor, "n 2"]
-) -> tuple[Int64[Tensor, "n 2"], Bool[Tensor, "n 2"]]:
-    """Return the two most active classes that are neither true nor predicted, and which of them exist."""
-    strength = activations.scatter(1, torch.cat([labels, predictions], 1), -torch.inf)
-    strongest = strength.topk(2, 1)
-    return strongest.indices, strongest.values > -torch.inf
+    return columns_figure(decode_pairs(model, pairs, evaluation, picked), PAIR_ROWS, true, predicted)

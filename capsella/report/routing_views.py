@@ -1,6 +1,6 @@
-"""The routing of images by layer and iteration: maps for a single image, summary numbers for many."""
+"""The routing of images by layer and iteration: maps and votes of a single image, summary numbers for many."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
@@ -16,8 +17,9 @@ from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages, PadCapsule
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.heinsen2019 import PartCapsules
 from capsella.models.inference import inference
-from capsella.report.vote_distances import VoteDistances, distance_histograms, vote_distances
-from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, capsule_votes, coupling_entropy, diagnose, record
+from capsella.report.figures import shorten
+from capsella.report.image_figures import show
+from capsella.routing import Geometry, RoutingTrace, capsule_votes, coupling_entropy, record
 from capsella.routing.convolution import gather_windows
 from capsella.types import Capsules
 
@@ -90,6 +92,19 @@ def _after(fields: ReceptiveFields, module: nn.Module) -> ReceptiveFields:
         scale = np.divide(module.image_size, module.size)
         return replace(fields.after(scale, scale), side=fields.side)  # new pixels hold no more of the image
     return fields
+
+
+@dataclass(frozen=True)
+class VoteDistances:
+    """Histograms of the distances of votes to their parent's mean, for each routing iteration and parent.
+
+    Attributes:
+        edges: edges of the bins, common to all histograms.
+        weights: sum of the couplings of the votes in each bin, for each iteration and parent j.
+    """
+
+    edges: Float[np.ndarray, " edges"]
+    weights: Float[np.ndarray, "iterations j bins"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +189,7 @@ def _view(
         routed = couplings.reshape(*active.shape, -1) * active.unsqueeze(-1)  # [h' w' kh kw c_in c_out]
         evidence.append(_fold(routed, size, layer.geometry).float().cpu().numpy())
         entropy.append(float(_entropy(couplings).mean()))
-    histograms = _distances(layer, children, trace)
+    histograms = vote_distances(layer, children, trace)
     return RoutedLayer(title, fields, np.stack(evidence), np.array(entropy), histograms)
 
 
@@ -195,20 +210,53 @@ def _fold(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
     return grid
 
 
-def _distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace) -> VoteDistances:
-    """Return the recorded distances of EM routing, or those from the coupling-weighted mean of the votes.
+def vote_distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace, bins: int = 40) -> VoteDistances:
+    """Return the histograms of a recorded pass, over all images and positions.
 
-    A pose that went through a squash is not the mean of its votes.
+    The distances are those that EM routing records, or those from the coupling-weighted mean of the votes: a pose that
+    went through a squash is not the mean of its votes.
     """
-    if trace.distances:
-        return vote_distances(trace)
-    V = capsule_votes(layer.routing_inputs(children))[0]  # [n i j d]
-    distances = []
-    for couplings in trace.couplings:
-        weights = couplings / couplings.sum(1, keepdim=True).clamp(min=1e-12)
-        mean = torch.einsum("nij,nijd->njd", weights, V)
-        distances.append((V - mean.unsqueeze(1)).norm(dim=3))
-    return distance_histograms(distances, trace.couplings)
+    distances = list(trace.distances)
+    if not distances:
+        V = capsule_votes(layer.routing_inputs(children))[0]  # [n i j d]
+        for couplings in trace.couplings:
+            weights = couplings / couplings.sum(1, keepdim=True).clamp(min=1e-12)
+            mean = torch.einsum("nij,nijd->njd", weights, V)
+            distances.append((V - mean.unsqueeze(1)).norm(dim=3))
+    largest = max(float(values.max()) for values in distances)
+    edges = np.linspace(0, largest or 1.0, bins + 1)
+    histograms = []
+    for pair in zip(distances, trace.couplings, strict=True):
+        values, shares = (tensor.flatten(0, 1).T.double().cpu().numpy() for tensor in pair)  # [j b·i]
+        histograms.append([np.histogram(v, edges, weights=w)[0] for v, w in zip(values, shares, strict=True)])
+    return VoteDistances(edges, np.array(histograms))
+
+
+def vote_distances_figure(
+    images: Float[Tensor, "n c h w"], titles: Sequence[str], histograms: Sequence[VoteDistances], parents: Sequence[str]
+) -> Figure:
+    """Draw images in [0, 1] with their titles, and beside each a row per iteration and a column per parent.
+
+    Votes that agree pile up on the left (Hinton et al. 2018, Figure 2).
+    """
+    n = len(images)
+    iterations, j, _ = histograms[0].weights.shape
+    figure = Figure(figsize=(1.5 * (j + 2) + 0.8, n * (1.0 * iterations + 0.7)), layout="constrained")
+    parts = figure.subfigures(n, 1, squeeze=False)[:, 0]
+    for part, image, title, own in zip(parts, images, titles, histograms, strict=True):
+        left, right = part.subfigures(1, 2, width_ratios=(2, j))
+        axes = left.subplots()
+        show(axes, image.permute(1, 2, 0).numpy())
+        axes.set_title(title, fontsize=10, parse_math=False)
+        grid = right.subplots(iterations, j, sharex=True, sharey=True, squeeze=False)
+        for axes, parent in zip(grid[0], parents, strict=True):
+            axes.set_title(shorten(parent), fontsize=9, parse_math=False)
+        for number, (row, weights) in enumerate(zip(grid, own.weights, strict=True), 1):
+            row[0].set_ylabel(f"iteration {number}", fontsize=9)
+            for axes, of_parent in zip(row, weights, strict=True):
+                axes.stairs(of_parent, own.edges, fill=True, color="#1f6f9f")
+    figure.supxlabel("distance of a vote to its parent's mean; heights are couplings", fontsize=9)
+    return figure
 
 
 def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
@@ -222,21 +270,3 @@ def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
     for layer in reversed(layers[1:]):
         path.insert(0, int(layer.between_types[-1][:, path[0]].argmax()))
     return path
-
-
-def routing_diagnostics(
-    model: ImageClassifier, images: Float[Tensor, "n c h w"], batch_size: int = 16
-) -> list[LayerDiagnostics]:
-    """Return coupling entropy and dead capsules of every routed layer with at least two parents, over `images`."""
-    model.check_images(images)
-    if len(images) == 0:
-        raise ArgumentError("images", "hold at least one image", None)
-
-    def recorded() -> Iterator[list[RoutingTrace]]:
-        with inference(model) as device:
-            for batch in images.split(batch_size):
-                with record() as traces:
-                    model(batch.to(device))
-                yield traces
-
-    return diagnose(recorded())

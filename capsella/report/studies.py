@@ -5,18 +5,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Float
 from rich.console import Group
 from rich.text import Text
 
 from capsella.data import ImageSet, LabelledImages, load_data, single_images
 from capsella.data.holdout import first_per_class
 from capsella.errors import ArgumentError, CapsellaError, pluralize
-from capsella.evaluation import AttackOptions, attack_networks, evaluate, measure_robustness, measure_routing
+from capsella.evaluation import (
+    PERTURBATIONS,
+    AttackOptions,
+    attack_networks,
+    evaluate,
+    measure_robustness,
+    measure_routing,
+)
 from capsella.evaluation.domain import domain_images
 from capsella.evaluation.robustness import perturbation
-from capsella.files import read_json, write_json
-from capsella.models import ImageClassifier, MultiCrop
-from capsella.report.figures import attack_figure, ood_figure, risk_coverage_figure, robustness_figure, write_png
+from capsella.files import write_json
+from capsella.models import ImageClassifier
+from capsella.report.figures import accuracy_figure, risk_coverage_figure, write_png
 from capsella.report.options import EvaluateOptions
 from capsella.report.prose import attack_notes
 from capsella.report.terminal import (
@@ -56,36 +65,31 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
     _check_fitted(options, run)
     if out is None:
         out = run.folder / f"{options.name}.json"
-        _check_same_domain(out, options)
     images, about, lines = _images(options, run)
     ood_sets = []
     if options.ood:  # a missing folder is an error before the evaluation
         own = single_images(images, "out-of-distribution detection")
         ood_sets = [load_ood_set(name, run.model, own) for name in dict.fromkeys(options.ood)]
-    model = MultiCrop(run.model).eval() if options.crops else run.model
-    evaluation = evaluate(model, images, options.batch_size, progress=True)
+    evaluation = evaluate(run.model, images, options.batch_size, progress=True)
     values, shown = evaluation.to_dict() | about, [evaluation_table(evaluation)]
-    pictures = {}
     if options.selective:  # thresholds are those of the run's own validation images
         validation = evaluate(run.model, load_splits(run, skip_broken=True).validation, options.batch_size)
         selective = evaluate_selective(run.model, validation, evaluation)
         values["selective"] = selective.to_dict()
         shown.append(selective_table(selective))
-        pictures[f"{options.name}-risk_coverage"] = risk_coverage_figure(selective)
+        picture = run.folder / "figures" / f"{options.name}-risk_coverage.png"
+        write_png(risk_coverage_figure(selective), picture)
+        shown.append(Text(f"drawn in {picture}"))
     if ood_sets:
         report = evaluate_ood(run.model, own, ood_sets, options.ood_false_positive_rate, options.batch_size)
         values["ood"] = report.to_dict()
         shown.append(ood_table(report))
-        pictures["ood"] = ood_figure(report)
     if options.routing:
         routing = measure_routing(run.model, images, run.recipe.loss, min(options.batch_size, 32), progress=True)
         values["routing"] = routing.to_dict()
         shown.append(routing_table(routing))
     write_json(out, values)
-    for name, figure in pictures.items():
-        write_png(figure, run.folder / "figures" / f"{name}.png")
-    written = [*(f"drawn in {run.folder / 'figures' / name}.png" for name in pictures), f"written to {out}"]
-    return Study(values, Group(*shown, *map(Text, written)), tuple(lines))
+    return Study(values, Group(*shown, Text(f"written to {out}")), tuple(lines))
 
 
 def _check_fitted(options: EvaluateOptions, run: Run) -> None:
@@ -103,17 +107,6 @@ def _check_fitted(options: EvaluateOptions, run: Run) -> None:
         raise CapsellaError(f"selective: needs calibrated probabilities, and {run.folder} has none; {how}")
     if options.ood and run.model.ood_detector is None:
         raise CapsellaError(f"ood: no OOD check was fitted for {run.folder}; {how}")
-
-
-def _check_same_domain(out: Path, options: EvaluateOptions) -> None:
-    """Raise `CapsellaError` if the file holds results of another domain or with other groups."""
-    if options.data is None or not out.exists():
-        return
-    before = read_json(out).get("laboratory") or {}
-    place, group = before.get("data", options.data), before.get("group")
-    if Path(place).resolve() != Path(options.data).resolve() or options.group not in (None, group):
-        groups = f" by the group {group}" if group else ""
-        raise CapsellaError(f"{out} holds the results of {place}{groups}; choose another --out")
 
 
 def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[str, Any], list[str]]:
@@ -166,7 +159,15 @@ def study_robustness(
     result = measure_robustness(models, images, strengths, data=data, seed=seed, batch_size=batch_size, progress=True)
     out = out or folders[0] / "robustness"
     write_json(out / "robustness.json", result.to_dict())
-    write_png(robustness_figure(result), out / "robustness.png")
+    panels = {}
+    for name in strengths:
+        curves = {network: result.curve(network, name) for network in result.networks}
+        points = {
+            network: np.array([(point.strength, point.accuracy, *point.interval) for point in curve]).T
+            for network, curve in curves.items()
+        }
+        panels[name] = PERTURBATIONS[name].unit, points
+    write_png(accuracy_figure(panels), out / "robustness.png")
     head = Text(f"{len(images)} test images of {data}; 95 % intervals")
     written = Text(f"written to {out / 'robustness'}.json and .png")
     return Study(result.to_dict(), Group(head, *robustness_tables(result), written))
@@ -202,11 +203,19 @@ def study_attacks(
     }
     out = out or folders[0] / "attacks"
     write_json(out / "attacks.json", values)
-    measured = [(name, result, curve) for name, result in results.items() for curve in result.curves]
-    curves = {(name, curve.label): (result.clean, *curve.accuracy) for name, result, curve in measured}
-    write_png(attack_figure((0.0, *options.epsilons), curves), out / "attacks.png")
+    label, epsilons = "ε: largest change of a pixel", (0.0, *options.epsilons)
+    panels = {
+        name: (label, {curve.label: _curve(epsilons, (result.clean, *curve.accuracy)) for curve in result.curves})
+        for name, result in results.items()
+    }
+    write_png(accuracy_figure(panels), out / "attacks.png")
     written = f"written to {out / 'attacks.json'} and {out / 'attacks.png'}"
     return Study(values, Group(attack_table(results, options), *map(Text, (*attack_notes(results), written))))
+
+
+def _curve(strengths: Sequence[float], accuracy: Sequence[float]) -> Float[np.ndarray, "4 points"]:
+    """Return a curve without intervals for `accuracy_figure`."""
+    return np.array([strengths, accuracy, accuracy, accuracy])
 
 
 def _open(

@@ -16,16 +16,14 @@ from capsella.evaluation import (
     RoutingReport,
     confusions,
     points,
-    shares,
 )
 from capsella.evaluation.adaptation import Adaptation
 from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes, selective_notes
 from capsella.uncertainty import OODReport, SelectiveClassification
 
-# Larger confusion matrices do not fit a terminal; only the most frequent confusions are listed.
-MOST_COLUMNS = 12
+MOST_COLUMNS = 12  # larger confusion matrices do not fit a terminal; their most frequent confusions are listed
 WIDTH = 80
-MOST_CONFUSIONS, MOST_BESIDE = 15, 5  # confusions listed without a matrix, and below one
+MOST_CONFUSIONS = 15
 
 
 def counts_table(title: str, counts: Sequence[ClassCounts]) -> Table:
@@ -45,15 +43,26 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
         f"{evaluation.errors} of {len(evaluation.labels)} images wrong",
         style="bold",
     )
-    narrow = len(evaluation.classes) <= MOST_COLUMNS
-    confusion = _confusion_matrix(evaluation) if narrow else _frequent_confusions(evaluation)
+    low, high = evaluation.balanced_accuracy_interval
+    balanced = f"balanced accuracy {evaluation.balanced_accuracy:.2f} % (95 % interval {low:.2f} to {high:.2f})"
+    area = "" if evaluation.macro_auc is None else f", mean AUC {evaluation.macro_auc:.3f}"
+    lines = [Text(balanced, "bold"), Text(f"macro-F1 {100 * evaluation.macro_f1:.2f} %{area}")]
+    if evaluation.majority is not None and evaluation.majority.is_beaten:  # otherwise it is a warning
+        lines.append(Text(majority_text(evaluation.majority)))
+    scores = _table(("class", "images", "recall % (95 %)", "specificity %", "precision %", "F1 %", "AUC"), left=1)
+    for score in evaluation.per_class:
+        recall = with_interval(score.recall, score.recall_interval)
+        shares = (percent(value) for value in (score.specificity, score.precision, score.f1))
+        area = "–" if score.auc is None else f"{score.auc:.3f}"
+        scores.add_row(Text(score.name), str(score.support), recall, *shares, area)
+    is_small = len(evaluation.classes) <= MOST_COLUMNS
+    confusion = _confusion_matrix(evaluation) if is_small else _frequent_confusions(evaluation)
     calibration = Text(
         f"expected calibration error {evaluation.calibration.expected_error:.4f} "
         f"({len(evaluation.calibration.counts)} bins; confidence is {evaluation.confidence_text})"
     )
     notes = [Text(f"note: {note}") for note in evaluation_notes(evaluation)]
-    tables = _scores(evaluation), _sensitivities(evaluation), confusion
-    return Group(*warnings, headline, *_over_classes(evaluation), Text("\neach class"), *tables, calibration, *notes)
+    return Group(*warnings, headline, *lines, Text("\neach class"), scores, *confusion, calibration, *notes)
 
 
 def routing_table(report: RoutingReport) -> RenderableType:
@@ -219,36 +228,7 @@ def _table(headings: Sequence[str], left: int = 0, title: str | None = None) -> 
     return table
 
 
-def _over_classes(evaluation: Evaluation) -> list[Text]:
-    low, high = evaluation.balanced_accuracy_interval
-    area = "" if evaluation.macro_auc is None else f", mean AUC {evaluation.macro_auc:.3f}"
-    lines = [
-        Text(f"balanced accuracy {evaluation.balanced_accuracy:.2f} % (95 % interval {low:.2f} to {high:.2f})", "bold"),
-        Text(f"macro-F1 {100 * evaluation.macro_f1:.2f} %{area}"),
-    ]
-    if evaluation.majority is not None and evaluation.majority.is_beaten:  # otherwise it is a warning
-        lines.append(Text(majority_text(evaluation.majority)))
-    return lines
-
-
-def _scores(evaluation: Evaluation) -> Table:
-    table = _table(("class", "images", "predicted", "precision %", "recall %", "F1 %"), left=1)
-    for score in evaluation.per_class:
-        values = (percent(value) for value in (score.precision, score.recall, score.f1))
-        table.add_row(Text(score.name), str(score.support), str(score.predicted), *values)
-    return table
-
-
-def _sensitivities(evaluation: Evaluation) -> Table:
-    table = _table(("class", "sensitivity % (95 %)", "specificity % (95 %)", "AUC"), left=1)
-    for score in evaluation.per_class:
-        sensitivity = with_interval(score.recall, score.recall_interval)
-        specificity = with_interval(score.specificity, score.specificity_interval)
-        table.add_row(Text(score.name), sensitivity, specificity, "–" if score.auc is None else f"{score.auc:.3f}")
-    return table
-
-
-def _confusion_matrix(evaluation: Evaluation) -> Group:
+def _confusion_matrix(evaluation: Evaluation) -> tuple[RenderableType, ...]:
     rows = columns = list(evaluation.classes)
     if max(map(len, rows)) + sum(map(len, rows)) + 3 * (len(rows) + 1) + 1 > WIDTH:  # head the columns with numbers
         columns = [str(number) for number in range(1, len(rows) + 1)]
@@ -260,18 +240,13 @@ def _confusion_matrix(evaluation: Evaluation) -> Group:
     for true, row in enumerate(evaluation.confusion.tolist()):
         cells = (Text(str(n) if n else "·", style="green" if true == c else "") for c, n in enumerate(row))
         table.add_row(Text(rows[true]), *cells)
-    heading = Text("\nconfusion: true class (rows) by predicted class (columns)")
-    return Group(heading, table, _frequent_confusions(evaluation))
+    return Text("\nconfusion: true class (rows) by predicted class (columns)"), table
 
 
-def _frequent_confusions(evaluation: Evaluation) -> Group:
+def _frequent_confusions(evaluation: Evaluation) -> tuple[RenderableType, ...]:
     kinds = confusions(evaluation.confusion)
-    if not kinds:
-        return Group(Text("\nno confusions"))
-    of_true, of_predicted = shares(evaluation.confusion, "true"), shares(evaluation.confusion, "predicted")
-    shown = kinds[: MOST_CONFUSIONS if len(evaluation.classes) > MOST_COLUMNS else MOST_BESIDE]
-    table = _table(("true class", "predicted as", "images", "% of true class", "% of predicted"), left=2)
-    for true, predicted, images in shown:
-        parts = (percent(share[true, predicted]) for share in (of_true, of_predicted))
-        table.add_row(Text(evaluation.classes[true]), Text(evaluation.classes[predicted]), str(images), *parts)
-    return Group(Text(f"\nconfusions: the most frequent {len(shown)} of {len(kinds)} kinds"), table)
+    table = _table(("true class", "predicted as", "images", "% of true class"), left=2)
+    for true, predicted, images in kinds[:MOST_CONFUSIONS]:
+        share = percent(images / evaluation.per_class[true].support)
+        table.add_row(Text(evaluation.classes[true]), Text(evaluation.classes[predicted]), str(images), share)
+    return Text(f"\nconfusions: the most frequent {table.row_count} of {len(kinds)} kinds"), table

@@ -1,7 +1,7 @@
 """Evaluate out-of-distribution detection: OOD images from other sources, and the AUROC of each score."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,6 @@ class OODResult:
         labelled, correct: number of images not flagged that show a class of the model, and of those classified
             correctly; None if the source has no such class.
         scores: for an OOD set, the AUROC of each score, the combined one first.
-        curves: by score, [2 m]: false- and true-positive rate at every threshold.
         unreadable: number of files that could not be read.
     """
 
@@ -87,13 +86,11 @@ class OODResult:
     labelled: int | None
     correct: int | None
     scores: tuple[DetectionScore, ...] = ()
-    curves: dict[str, Float[np.ndarray, "2 m"]] = field(default_factory=dict)
     unreadable: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers for JSON, without the curves."""
-        values = {name: value for name, value in vars(self).items() if name != "curves"}
-        return values | {"scores": [asdict(score) for score in self.scores]}
+        """Return plain numbers for JSON."""
+        return vars(self) | {"scores": [asdict(score) for score in self.scores]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +115,7 @@ class OODReport:
         return self.validation_images >= images_for_rate(self.false_positive_rate)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers for JSON, without the curves."""
+        """Return plain numbers for JSON."""
         rates = {"false_positive_rate": self.false_positive_rate, "validation_images": self.validation_images}
         return {**rates, "test": self.test.to_dict(), "ood": [result.to_dict() for result in self.sets]}
 
@@ -183,8 +180,7 @@ def evaluate_ood(
         scores, predicted = _score(model, ood.images, batch_size)
         numbers = torch.tensor([class_index(name, model.classes) for name in ood.classes or ()])
         found = _flag(ood.name, scores, predicted, numbers, threshold)
-        areas, curves = _compare(inside, scores, groups)
-        results.append(replace(found, scores=areas, curves=curves, unreadable=ood.unreadable))
+        results.append(replace(found, scores=_compare(inside, scores, groups), unreadable=ood.unreadable))
     return OODReport(false_positive_rate, detector.images, result, tuple(results))
 
 
@@ -224,20 +220,17 @@ def _flag(
     return OODResult(name, len(predicted), int(flagged.sum()), interval, labelled, correct)
 
 
-def _compare(
-    inside: Scores, outside: Scores, groups: Groups | None
-) -> tuple[tuple[DetectionScore, ...], dict[str, Float[np.ndarray, "2 m"]]]:
-    """Return the area under the ROC curve of each score, and the curves."""
-    from sklearn.metrics import roc_auc_score, roc_curve
+def _compare(inside: Scores, outside: Scores, groups: Groups | None) -> tuple[DetectionScore, ...]:
+    """Return the area under the ROC curve of each score."""
+    from sklearn.metrics import roc_auc_score
 
-    areas, curves = [], {}
+    areas = []
     for name, scores in outside.items():
         is_ood = np.repeat([0, 1], (len(inside[name]), len(scores)))
         both = torch.cat([inside[name], scores]).numpy()
         auc = float(roc_auc_score(is_ood, both))
         areas.append(DetectionScore(name, auc, _auc_interval(auc, inside[name].numpy(), scores.numpy(), groups)))
-        curves[name] = np.stack(roc_curve(is_ood, both)[:2])
-    return tuple(areas), curves
+    return tuple(areas)
 
 
 def _auc_interval(

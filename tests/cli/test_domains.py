@@ -46,20 +46,6 @@ def test_all_images_of_known_classes_are_tested(cli, copied, domain):
     assert cli("evaluate", run, "--data", "nowhere").code == 1
 
 
-def test_results_of_another_domain_are_not_overwritten(cli, copied, domain, tmp_path):
-    _, run = copied
-    other = tmp_path / "elsewhere" / domain.name
-    for name in ("rows", "columns"):
-        (other / name).mkdir(parents=True)
-        draw(name, np.random.default_rng(2)).save(other / name / "0.png")
-    assert cli("evaluate", run, "--data", domain, "--skip-broken").code == 0
-    before = read(run / f"{domain.name}-all.json")
-    assert cli("evaluate", run, "--data", other).code == 1
-    assert read(run / f"{domain.name}-all.json") == before
-    assert cli("evaluate", run, "--data", other, "--out", tmp_path / "other.json").code == 0
-    assert read(tmp_path / "other.json")["images"] == 2
-
-
 def test_an_adapted_run_can_be_tested_predicted_with_and_exported(cli, copied, domain, tmp_path):
     images, run = copied
     out, short = tmp_path / "adapted", (*SHORT, "--skip-broken", "--batch-size", 4, "--replay")

@@ -31,19 +31,6 @@ def test_other_splits_and_fewer_images_go_to_other_files(cli, copied):
     assert read(run / "test-per-class1.json")["images"] == 3
 
 
-def test_several_crops(cli, trained, tmp_path):
-    folder = tmp_path / "crops"
-    network = ("--model", "hinton2018_cnn", "--model-kwargs", "crop=12", "--size", "20")
-    short = ("--per-class", "2", "--epochs", "1", "--test-per-class", "5", "--accelerator", "cpu")
-    assert cli("train", "demo", *network, *short, "--out", folder).code == 0
-    answer = cli("evaluate", folder, "--crops")
-    assert answer.code == 0, answer.err
-    single, several = (read(folder / f"{name}.json") for name in ("test", "test-crops"))
-    assert single["images"] == several["images"] == 50
-    assert single["calibration"] != several["calibration"]
-    assert cli("evaluate", trained, "--crops").code == 1
-
-
 def test_selective_classification(cli, copied):
     _, run = copied
     answer = cli("evaluate", run, "--selective")
@@ -69,7 +56,6 @@ def test_out_of_distribution_images(cli, copied):
     flags = ("--ood-false-positive-rate", 0.85)
     answer = cli("evaluate", run, "--ood", "noise", "half", images / "rings", *flags)
     assert answer.code == 0, answer.err
-    assert (run / "figures" / "ood.png").stat().st_size > 1000
     assert read(run / "test-ood.json")["ood"]
     wrong = cli("evaluate", run, "--ood", "nowhere")
     assert (wrong.code, "nowhere" in wrong.err) == (1, True)
@@ -78,7 +64,6 @@ def test_out_of_distribution_images(cli, copied):
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (("--ood", "noise", "--crops"), "crops"),
         (("--selective", "--split", "train"), "selective"),
         (("--group", "(a)"), "group"),
         (("--range", 0, 9), "range"),
@@ -154,11 +139,8 @@ def test_pairs(cli, tmp_path):
     assert json.loads(cli("evaluate", run, "--json").out)["errors"] == written["test"]["errors"]
     assert cli("evaluate", run, "--test-pairs", 7).code == 0
     assert read(run / "test-pairs7.json")["images"] == 7
-    answer = cli("explore", run, "--out", tmp_path / "pictures")
-    assert answer.code == 0, answer.err
-    with Image.open(tmp_path / "pictures" / "pairs.png") as picture:
-        assert min(picture.size) > 300
     Image.new("L", (17, 17), 90).save(tmp_path / "image.png")
+    assert cli("explore", run, "--data", tmp_path / "image.png", "--out", tmp_path / "pictures").code == 0
     row = cli("predict", run, tmp_path / "image.png").out.splitlines()[1]
     assert " + " in row.split(",")[1]
 

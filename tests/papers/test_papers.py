@@ -18,7 +18,7 @@ from capsella.losses import LossOptions
 from capsella.models import count_parameters, create_model
 from capsella.papers import hahn2019
 from capsella.papers.published import FIGURES, TABLES
-from capsella.report.vote_distances import class_vote_distances
+from capsella.report import routed_layers
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, Recipe, load_run, train
 from capsella.training.flags import with_fields
@@ -242,7 +242,8 @@ def test_a_figure_from_its_run(name, recipe, keys, tmp_path):
     if name == "hinton2018-2":
         model = load_run(made.row.folder(tmp_path, 3)).model
         image = drawn["shown"]["images"][0]
-        distances = class_vote_distances(model, load_data(recipe.data).test.images[image["test_image"]].float() / 255)
+        pixels = load_data(recipe.data).test.images[image["test_image"]].float() / 255
+        distances = routed_layers(model, pixels)[-1].histograms
         assert image["weights"] == distances.weights.tolist()
         weights, edges = distances.weights[2, 4], distances.edges
         by_hand = sum(w * (a + b) / 2 for w, a, b in zip(weights, edges, edges[1:], strict=False)) / weights.sum()

@@ -6,25 +6,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsella.evaluation import Roc
 from capsella.report.figures import (
-    attack_figure,
+    accuracy_figure,
     confusion_figure,
     reliability_figure,
-    roc_figure,
     shorten,
     training_figure,
     write_figure,
     write_png,
 )
-from capsella.report.image_figures import (
-    RIGHT,
-    WRONG,
-    mosaic,
-    perturbation_figure,
-    reconstruction_figure,
-    tweak_figure,
-)
+from capsella.report.image_figures import RIGHT, WRONG, columns_figure, mosaic, tweak_figure
 from capsella.uncertainty import calibration_curve
 
 
@@ -49,17 +40,6 @@ def test_confusion_shows_counts_and_colours_shares(tmp_path):
     svg = b64decode(write_figure(figure, tmp_path / "confusion.png").partition(",")[2]).decode()
     assert "prefers-color-scheme" in svg
     assert "$\\bad{" in svg
-
-
-def test_roc_has_a_curve_a_class_and_its_area():
-    curve = Roc(np.array([0, 0.5, 1]), np.array([0, 1, 1]), 0.75)
-    axes = roc_figure({"$\\bad{": curve, "b": curve}).axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "by chance (0.500)",
-        "$\\bad{ (0.750)",
-        "b (0.750)",
-    ]
-    np.testing.assert_allclose(axes.lines[1].get_xydata(), [[0, 0], [0.5, 1], [1, 1]])
 
 
 def test_reliability_draws_filled_bins_only():
@@ -93,21 +73,18 @@ def test_shorten_makes_bytes_that_are_no_text_drawable():
     assert shorten(b"caf\xe9.png".decode("utf-8", "surrogateescape")) == "caf\N{REPLACEMENT CHARACTER}.png"
 
 
-def test_attacks_have_a_line_each_in_their_networks_colour(tmp_path):
-    curves = {
-        ("caps", "FGSM"): (90, 50.0, 10),
-        ("caps", "PGD"): (90, 20, 0),
-        ("$\\bad{", "FGSM"): (80, 5, 0),
-        ("$\\bad{", "transfer from caps"): (80, 60, 30),
-    }
-    figure = attack_figure((0, 0.1, 0.3), curves)
-    lines = figure.axes[0].lines
-    assert [line.get_label() for line in lines] == [f"{network}: {attack}" for network, attack in curves]
-    assert [list(line.get_ydata()) for line in lines] == [list(accuracy) for accuracy in curves.values()]
-    assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color() == lines[3].get_color()
-    assert lines[0].get_marker() == lines[2].get_marker() != lines[1].get_marker()
-    assert [line.get_linestyle() for line in lines] == ["-", "-", "-", "--"]
-    write_png(figure, tmp_path / "attacks.png")
+def test_a_network_has_one_colour_in_all_panels_and_its_intervals(tmp_path):
+    curve = np.array([[0, 0.1, 0.3], [90, 50, 10], [80, 40, 0], [95, 60, 20]])
+    figure = accuracy_figure(
+        {"noise": ("SD", {"caps": curve, "$\\bad{": curve}), "turned": ("degrees", {"caps": curve})}
+    )
+    (first, second), (other,) = (axes.lines for axes in figure.axes)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["SD", "degrees"]
+    assert first.get_xydata().tolist() == [[0, 90], [0.1, 50], [0.3, 10]]
+    assert first.get_color() == other.get_color() != second.get_color()
+    assert figure.axes[0].collections[0].get_paths()[0].vertices[:, 1].max() == 95
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["caps", "$\\bad{"]
+    write_png(figure, tmp_path / "noise.png")
 
 
 def test_mosaic_puts_every_image_in_its_place():
@@ -131,7 +108,7 @@ def test_tweaks_are_headed_by_offsets_and_numbered():
 def test_reconstructions_stand_below_their_input(channels):
     images = np.random.default_rng(0).random((8, channels, 4, 4))
     names, taken = ["cat"] * 8, ["cat"] * 7 + ["dog"]
-    figure = reconstruction_figure(images, images * 0.5, images * 0.25, names, taken)
+    figure = columns_figure([images, images * 0.5, images * 0.25], ["a", "b", "c"], names, taken)
     grid = np.array(figure.axes).reshape(6, 6)
     shown = [axes.images[0].get_array() for axes in grid[3:, 1]]
     assert figure.axes[0].get_title() == "cat"
@@ -142,28 +119,12 @@ def test_reconstructions_stand_below_their_input(channels):
     assert not any(axes.images for axes in grid[3:, 2:].ravel())
 
 
-def side_by_side(pair):
-    return np.hstack([pair[0], pair[1]])
-
-
-class TestStereoPairs:
-    """Two channels are the left and the right image of one view: they stand beside each other."""
-
+def test_both_images_of_a_stereo_pair_stand_beside_each_other():
     pairs = np.random.default_rng(1).random((3, 2, 4, 5))
     grid = np.random.default_rng(2).random((2, 3, 2, 4, 5))
-
-    def test_mosaic(self):
-        picture = mosaic(self.grid)
-        assert picture.shape == (2 * 4 + 1, 3 * 10 + 2, 1)
-        np.testing.assert_array_equal(picture[5:9, 22:32, 0], side_by_side(self.grid[1, 2]))
-
-    def test_reconstructions(self):
-        figure = reconstruction_figure(self.pairs, self.pairs * 0.5, self.pairs * 0.25, ["cat"] * 3, ["cat"] * 3)
-        column = np.array(figure.axes).reshape(3, 6)[:, 1]
-        for axes, scale in zip(column, (1, 0.5, 0.25), strict=True):
-            np.testing.assert_allclose(axes.images[0].get_array(), scale * side_by_side(self.pairs[1]))
-
-    def test_perturbation(self):
-        figure = perturbation_figure(self.pairs[0], self.pairs[1], self.grid, (-0.1, 0.0, 0.1), (4, 7))
-        for axes, pair in zip(figure.axes[:2], self.pairs, strict=False):
-            np.testing.assert_array_equal(axes.images[0].get_array(), side_by_side(pair))
+    picture = mosaic(grid)
+    assert picture.shape == (2 * 4 + 1, 3 * 10 + 2, 1)
+    np.testing.assert_array_equal(picture[5:9, 22:32, 0], np.hstack(grid[1, 2]))
+    left, right, _ = tweak_figure(grid, (-0.1, 0.0, 0.1), (4, 7), pairs[0]).axes
+    np.testing.assert_array_equal(left.images[0].get_array(), np.hstack(pairs[0]))
+    np.testing.assert_array_equal(right.images[0].get_array(), np.hstack(grid[0, 1]))

@@ -19,8 +19,8 @@ from capsella.report import (
     reconstruct,
     reconstructions,
 )
-from capsella.report.image_figures import FIRST, SECOND, mosaic, overlay_figure
-from capsella.report.image_pictures import image_figure, image_figures
+from capsella.report.image_figures import FIRST, SECOND, mosaic
+from capsella.report.image_pictures import image_figures
 from capsella.report.reconstructions import Reconstructions, dial_range, offsets_across, share_nearest_own
 from capsella.types import Capsules
 from tests.pictures import write_empty
@@ -42,7 +42,7 @@ VIEWS = ("explained", "votes")
 
 def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
-    pictures = explain_images(capsnet, [folder], tmp_path / "out")
+    pictures, _ = explain_images(capsnet, [folder], tmp_path / "out")
     names = [f"{name}_{view}.png" for name in ("cell", "Cell_2", "cell_3") for view in VIEWS]
     assert [path.name for path in pictures] == names
 
@@ -55,7 +55,7 @@ def test_what_is_not_seen_of_a_file_is_told_and_too_much_is_refused(cnn, tmp_pat
         values.flat[:bright] = 60_000
         Image.fromarray(values).save(tmp_path / f"{name}.png")
     with pytest.warns(CapsellaWarning, match="10.0%"):
-        assert explain_images(cnn, [tmp_path / "few.png"], tmp_path / "out")
+        assert explain_images(cnn, [tmp_path / "few.png"], tmp_path / "out")[0]
     with pytest.raises(CapsellaError, match="4095"):
         explain_images(cnn, [tmp_path / "most.png"], tmp_path / "out")
 
@@ -64,7 +64,7 @@ def test_of_a_stereo_pair_both_images_are_drawn():
     torch.manual_seed(0)
     model = create_model("sabour2017_capsnet", image_size=17, channels=2, classes=3)
     image = torch.rand(2, 17, 17)
-    figures = dict(image_figures(model, image, "x.png"))
+    figures = image_figures(model, image, "x.png")
     assert set(figures) == {"explained", "votes"}
     sizes = [axes.images[0].get_array().shape for axes in figures["explained"].axes if axes.images]
     assert sizes.count((17, 34)) == 2  # input and reconstruction
@@ -82,7 +82,7 @@ def test_tweaks_go_as_far_as_the_papers_did(capsnet, matrix_capsnet):
 
 def test_the_picture_shows_input_activations_reconstruction_and_tweaks(capsnet):
     image = torch.rand(1, *capsnet.image_size)
-    figure = image_figure(capsnet, image, "$\\bad{.png")
+    figure = image_figures(capsnet, image, "$\\bad{.png")["explained"]
     shown, bars, reconstruction, tweaks = figure.axes
     with torch.no_grad():
         output = capsnet(image.unsqueeze(0))
@@ -98,8 +98,7 @@ def test_the_picture_shows_input_activations_reconstruction_and_tweaks(capsnet):
 
 def test_among_many_a_broken_file_is_passed_over_and_listed(cnn, folder, tmp_path):
     (folder / "two/cell.png").write_bytes(b"broken")
-    broken = []
-    pictures = explain_images(cnn, [folder], tmp_path / "out", broken=broken)
+    pictures, broken = explain_images(cnn, [folder], tmp_path / "out", skip_broken=True)
     assert [path.name for path in pictures] == ["cell_explained.png", "Cell_2_explained.png"]
     assert [file.file for file in broken] == [folder / "two/cell.png"]
     assert "cannot be read as an image" in broken[0].reason
@@ -113,7 +112,7 @@ def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):
         predicted = capsnet(images)
     torch.testing.assert_close(shown.from_predicted, predicted.reconstruction)
     assert shown.predictions.equal(predicted.activations.argmax(1))
-    wrong = shown.predictions != shown.labels
+    wrong = shown.predictions != image_set.labels
     assert wrong.any()
     assert not wrong.all()
     torch.testing.assert_close(shown.from_true[~wrong], shown.from_predicted[~wrong])
@@ -130,7 +129,7 @@ def test_share_of_reconstructions_nearest_to_their_own_image(capsnet, image_set,
 
     def both(model, part, labels):
         shown = torch.stack([queue.pop(0) for _ in labels])
-        return Reconstructions(part, shown, shown, labels, labels)
+        return Reconstructions(shown, shown, labels)
 
     monkeypatch.setattr(reconstructions, "reconstruct", both)
     assert share_nearest_own(capsnet, images, labels, batch_size) == pytest.approx(10 / 12)
@@ -171,24 +170,14 @@ def test_every_row_moves_one_element_of_the_winner(capsnet, image):
     assert not grid[0, 0].equal(grid[1, 0])
 
 
-def test_another_class_can_be_moved(capsnet, image):
-    grids = [dimension_tweaks(capsnet, image, target, [0.0, 1.0]) for target in range(3)]
-    assert grids[0].shape[1] == 2
-    plain = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0].detach() for k in range(3)]
-    for grid, expected in zip(grids, plain, strict=True):
-        torch.testing.assert_close(grid[4, 0], expected)
-
-
 def test_the_largest_elements_of_the_winner_or_the_target(capsnet, image):
     capsules = capsnet.encode(image.unsqueeze(0))
-    for target in (None, 0, 2):
+    for target in (None, 2):
         pose = capsules.poses[0, 0, 0, capsules.activations.argmax() if target is None else target].abs()
         chosen = largest_elements(capsnet, image, target, most=5)
         others = [k for k in range(16) if k not in chosen]
-        assert len(chosen) == 5
         assert chosen == sorted(chosen)
         assert pose[chosen].min() >= pose[others].max()
-    assert largest_elements(capsnet, image) == list(range(16))
 
 
 @pytest.fixture
@@ -198,28 +187,8 @@ def pairs() -> PairSet:
 
 
 def shown(figure, row: int, column: int) -> np.ndarray:
-    """The picture in a cell; rows of six, seven to a block."""
+    """The picture in a cell; rows of six, five to a block."""
     return np.asarray(figure.axes[6 * row + column].get_images()[0].get_array())
-
-
-def test_each_image_and_its_reconstruction_has_its_colour() -> None:
-    parts, drawn = np.zeros((1, 2, 1, 3, 3)), np.zeros((1, 2, 1, 3, 3))
-    parts[0, 0, 0, 0, 0], parts[0, 1, 0, 1, 1] = 1, 1
-    parts[0, :, 0, 2, 2] = 1
-    drawn[0, 0, 0, 0, 1], drawn[0, 1, 0, 1, 0] = 0.5, 0.5
-    true, others = 0.5 * drawn[:, ::-1], np.flip(drawn, (3, 4))
-    figure = overlay_figure(parts.max(1), parts, drawn, true, others, ["3 + 8"], ["3 + 5"])
-    assert shown(figure, 1, 0)[0, 0].tolist() == list(FIRST)
-    assert shown(figure, 1, 0)[1, 1].tolist() == list(SECOND)
-    assert shown(figure, 1, 0)[2, 2].tolist() == np.add(FIRST, SECOND).clip(0, 1).tolist()
-    assert shown(figure, 2, 0)[1, 0].tolist() == [0.5 * c for c in SECOND]
-    assert shown(figure, 3, 0)[0, 1].tolist() == [0.5 * c for c in FIRST]
-    assert shown(figure, 3, 0)[1, 0].tolist() == [0, 0, 0]
-    assert shown(figure, 4, 0)[1, 0].tolist() == [0.5 * c for c in SECOND]
-    assert shown(figure, 4, 0)[0, 1].tolist() == [0, 0, 0]
-    assert shown(figure, 5, 0)[0, 1].tolist() == [0.25 * c for c in SECOND]
-    assert shown(figure, 6, 0)[2, 1].tolist() == [0.5 * c for c in FIRST]
-    assert figure.axes[0].get_title() == "3 + 8,\ntaken for\n3 + 5"
 
 
 def test_reconstructions_from_the_true_classes_and_from_others(capsnet) -> None:
@@ -237,9 +206,12 @@ def test_reconstructions_from_the_true_classes_and_from_others(capsnet) -> None:
     colours = np.array([FIRST, SECOND])
     for k in range(2):
         expected = sum(each[labels[k, j]][k, ..., None] * colours[j] for j in (0, 1))
-        np.testing.assert_allclose(shown(figure, 5, k), expected.clip(0, 1), atol=1e-5)
+        np.testing.assert_allclose(shown(figure, 3, k), expected.clip(0, 1), atol=1e-5)
+        both = pairs.parts(pairs.draw(picked[k : k + 1]))[0, :, 0].numpy() / 255
+        expected = sum(part[..., None] * colour for part, colour in zip(both, colours, strict=True))
+        np.testing.assert_allclose(shown(figure, 1, k), expected.clip(0, 1), atol=1e-5)
     # Of three classes one is neither: it has the first colour, and the second is left out.
     (left,) = {0, 1, 2} - set(labels[0].tolist())
-    np.testing.assert_allclose(shown(figure, 6, 0), each[left][0, ..., None] * colours[0], atol=1e-5)
+    np.testing.assert_allclose(shown(figure, 4, 0), each[left][0, ..., None] * colours[0], atol=1e-5)
     if set(labels[1].tolist()) != {0, 1}:  # then every class is true or predicted
-        assert not shown(figure, 6, 1).any()
+        assert not shown(figure, 4, 1).any()

@@ -9,14 +9,7 @@ from capsella.data import NamedData, load_data
 from capsella.evaluation import Evaluation
 from capsella.papers.sabour2017 import recipes
 from capsella.report import about_training
-from capsella.report.prose import (
-    Training,
-    about_confusions,
-    about_result,
-    evaluation_notes,
-    evaluation_warnings,
-    limits,
-)
+from capsella.report.prose import Training, confidence, evaluation_notes, evaluation_warnings, limits, verdict
 
 DIGITS = NamedData("digits", size=28)
 NAMES = ("a", "b", "c", "d")
@@ -52,7 +45,6 @@ def test_prose(golden):
         "best epoch": training(None, splits),
         "last epoch, weighted": training(None, splits, keep="last", balance="weights"),
         "stopped by test images": training({**stop, "on": "test"}, splits),
-        "not stopped": training({**stop, "reached": False, "on": "test"}, splits),
         "stopped by validation images": training({**stop, "on": "validation"}, splits, stop_on="validation"),
     }
     lines = []
@@ -60,9 +52,9 @@ def test_prose(golden):
         lines += [f"# training: {name}", *paragraphs, ""]
     for name, evaluation in evaluations().items():
         lines += [f"# evaluation: {name}"]
-        for function in (evaluation_warnings, evaluation_notes, about_result, about_confusions):
+        for function in (evaluation_warnings, lambda of: [verdict(of)], confidence, evaluation_notes):
             lines += [f"- {line}" for line in function(evaluation)]
-        for grouped in (True, False):
-            lines += [f"limits, {grouped}: {line}" for line in limits(evaluation, Training((), grouped))]
         lines += [""]
+    for name in ("one class per image", "groups", "pairs"):
+        lines += [f"# limits: {name}", *limits(evaluations()[name], Training((), name == "pairs")), ""]
     golden("prose.txt", "\n".join(lines))

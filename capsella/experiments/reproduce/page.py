@@ -14,8 +14,7 @@ from capsella.experiments.reproduce.findings import RULE, Answer, Finding, judge
 from capsella.files import alone_in, read_json, write_json, write_text
 from capsella.papers.published import paper_of
 from capsella.papers.table_types import cells_with_caveats
-from capsella.report.figures import write_figure
-from capsella.report.forest import ForestLine, forest_figure
+from capsella.report.figures import ForestLine, forest_figure, write_figure
 from capsella.report.pages import data_uri, render_page
 
 PAPERS = {

@@ -21,7 +21,7 @@ from capsella.papers.forslov2018.paper import ACCURACY, FAMILIES, NETWORKS, SET_
 from capsella.papers.forslov2018.runs import ThesisItem, accuracies_of, images_tested, mean_sd
 from capsella.papers.table_types import Published, diverged_phrase, few_images, hardware_of, seeds_of, seeds_phrase
 from capsella.report import dimension_tweaks, largest_elements
-from capsella.report.image_figures import perturbation_figure
+from capsella.report.image_figures import tweak_figure
 from capsella.report.reconstructions import row_changes, share_nearest_own
 from capsella.routing import EMRouting
 from capsella.training import RunFolder
@@ -238,10 +238,9 @@ def draw_perturbations(most: float, elements: int, model: ImageClassifier, image
     shown = effects.topk(min(elements, len(effects))).indices.sort().values.tolist()
     moved = [candidates[number] for number in shown]
     grid = dimension_tweaks(model, image, target, offsets, moved)
-    reconstruction = grid[0, len(offsets) // 2]
     compared = test.subset(torch.arange(min(len(test), COMPARED)))
     own = share_nearest_own(model, compared.images, compared.labels)
-    figure = perturbation_figure(image.numpy(), reconstruction.numpy(), grid.numpy(), offsets, moved)
+    figure = tweak_figure(grid.numpy(), offsets, moved, image.numpy())
     note = (
         f"The first test image, {test.classes[target]}. Shown are the numbers, of the {CANDIDATES} largest of the "
         f"capsule, that change the picture most. For {round(own * len(compared)):,} of {len(compared):,} test images, "

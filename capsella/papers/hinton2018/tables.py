@@ -27,8 +27,7 @@ from capsella.papers.table_types import (
     few_images,
     override,
 )
-from capsella.report import VoteDistances, class_vote_distances, pick_examples
-from capsella.report.vote_distances import vote_examples_figure
+from capsella.report import VoteDistances, pick_examples, routed_layers, vote_distances_figure
 from capsella.training import ModelOptions, Recipe
 from capsella.training.registry import get_recipe
 
@@ -395,12 +394,12 @@ def draw_votes(model: ImageClassifier, images: LabelledImages) -> Drawn:
         [images.classes[k] for k in classes[picked].tolist()] for classes in (evaluation.labels, evaluation.predictions)
     )
     titles = [f"{a}: right" if a == b else f"{a}, taken for {b}" for a, b in zip(labels, predictions, strict=True)]
-    distances = [class_vote_distances(model, image) for image in pixels]
+    distances = [routed_layers(model, image)[-1].histograms for image in pixels]
     shown = [
         {"test_image": index, "label": label, "prediction": prediction, **_numbers(histograms)}
         for index, label, prediction, histograms in zip(picked.tolist(), labels, predictions, distances, strict=True)
     ]
-    return vote_examples_figure(pixels, titles, distances, images.classes), {"images": shown}
+    return vote_distances_figure(pixels, titles, distances, images.classes), {"images": shown}
 
 
 def _numbers(distances: VoteDistances) -> dict[str, Any]:

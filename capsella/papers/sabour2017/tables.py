@@ -27,7 +27,7 @@ from capsella.papers.table_types import (
     override,
 )
 from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
-from capsella.report.image_figures import reconstruction_figure, tweak_figure
+from capsella.report.image_figures import columns_figure, tweak_figure
 from capsella.report.reconstructions import pair_name, row_changes, share_nearest_own
 from capsella.training import Recipe
 from capsella.training.registry import get_recipe
@@ -243,10 +243,12 @@ def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Draw
     """
     few = _first(images)
     picked = pick_examples(evaluate(model, few))
-    part = reconstruct(model, few.images[picked].float() / 255, few.labels[picked])
-    true, predicted = ([few.classes[k] for k in labels.tolist()] for labels in (part.labels, part.predictions))
-    shown, from_true, from_predicted = (pixels.numpy() for pixels in (part.images, part.from_true, part.from_predicted))
-    return reconstruction_figure(shown, from_true, from_predicted, true, predicted), {
+    shown, labels = few.images[picked].float() / 255, few.labels[picked]
+    part = reconstruct(model, shown, labels)
+    true, predicted = ([few.classes[k] for k in classes.tolist()] for classes in (labels, part.predictions))
+    rows = [pixels.numpy() for pixels in (shown, part.from_true, part.from_predicted)]
+    titles = ("input", "from the\ntrue class", "from the\npredicted one")
+    return columns_figure(rows, titles, true, predicted), {
         "test_images": picked.tolist(),
         "labels": true,
         "predictions": predicted,
