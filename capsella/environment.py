@@ -76,16 +76,12 @@ def _left_by_cgroups(root: Path) -> Iterator[int]:
     """Yield the bytes left under each memory limit of this process's control groups, e.g. of a container or Slurm."""
     listed = root / "proc/self/cgroup"
     for line in listed.read_text().splitlines() if listed.exists() else []:
-        _, controller, group = line.split(":", 2)
-        limit, used, cache = "memory.max", "memory.current", "inactive_file"
-        if controller == "memory":  # version 1
-            limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-        own = root / "sys/fs/cgroup" / controller / group.lstrip("/")
-        for folder in (own, *own.parents) if controller in ("", "memory") else ():
+        own = root / "sys/fs/cgroup" / line.rpartition(":")[2].lstrip("/")
+        for folder in (own, *own.parents):
             with suppress(OSError, ValueError, KeyError):  # there is no limit
-                most, now = (int((folder / name).read_text()) for name in (limit, used))
+                most, now = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
                 stat = dict(entry.split() for entry in (folder / "memory.stat").read_text().splitlines())
-                yield max(0, most - now + int(stat[cache]))
+                yield max(0, most - now + int(stat["inactive_file"]))
 
 
 def _commit() -> str:

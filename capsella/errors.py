@@ -1,12 +1,14 @@
 """Errors and warnings that a user can act on."""
 
+import dataclasses
 import difflib
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 class CapsellaError(Exception):
@@ -109,6 +111,33 @@ def not_negative(**numbers: float) -> None:
     """Check that no number is negative; the ArgumentError names the first that is."""
     for name, number in numbers.items():
         check_argument(number >= 0, "not be negative", **{name: number})
+
+
+def bounded(default: Any, low: float, high: float = math.inf, *, ends: str = "[]") -> Any:
+    """Return a dataclass field for a number from `low` to `high`, or None; "(" or ")" in `ends` exclude an end."""
+    return dataclasses.field(default=default, metadata={"bounds": (low, high, ends)})
+
+
+def check_fields(options: Any) -> None:
+    """Check the bounds of a dataclass's numbers, and the choices of its `Literal` fields.
+
+    Raises:
+        ArgumentError: names the first field that breaks its rule.
+    """
+    for item in dataclasses.fields(options):
+        value = getattr(options, item.name)
+        if get_origin(item.type) is Literal:
+            choices = get_args(item.type)
+            rule = f"be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+            check_argument(value in choices, rule, **{item.name: value})
+        if "bounds" in item.metadata and value is not None:
+            low, high, ends = item.metadata["bounds"]
+            above = value > low if ends[0] == "(" else value >= low
+            below = value < high if ends[1] == ")" else value <= high
+            rule = f"be {'above' if ends[0] == '(' else 'at least'} {low:g}"
+            if high < math.inf:
+                rule += f" and {'below' if ends[1] == ')' else 'at most'} {high:g}"
+            check_argument(above and below, rule, **{item.name: value})
 
 
 def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:

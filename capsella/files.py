@@ -24,43 +24,28 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write(temporary_path)` and rename the result to `path`; on any failure `path` keeps its old content.
 
-    A symbolic link is kept, and the file that it points to is replaced.
-
     Raises:
         CapsellaError: the disk is full or a quota is reached, or nothing can be written at `path`.
     """
     path = Path(path)
-    with _named(path):
+    # Process IDs are not unique: in containers that share the folder, each process may have the ID 1.
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file() and not path.is_dir():
             raise CapsellaError(f"{path}: is a device or a pipe, which a file would replace; name a file")
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    # Process IDs are not unique: in containers that share the folder, each process may have the ID 1.
-    temporary = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
         write(temporary)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+        os.replace(temporary, path)
     except BaseException as error:  # an interrupted write leaves nothing behind either
         with contextlib.suppress(OSError):  # it is not there, or its folder cannot be changed
             temporary.unlink()
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {path}; the previous version, if any, is untouched") from error
-        with _named(path, temporary):
-            raise
-
-
-@contextlib.contextmanager
-def _named(path: Path, written: Path | None = None) -> Iterator[None]:
-    """Raise `CapsellaError` with `path` if the system refuses to write it or `written`, its temporary file."""
-    try:
-        yield
-    except OSError as error:
-        refused = error.filename is not None and Path(error.filename) in (path, written, *path.parents)
-        if error.errno not in _REFUSALS or not refused:
-            raise
-        raise CapsellaError(f"{path}: cannot be written ({error.strerror})") from error
+        if isinstance(error, OSError) and error.errno in _REFUSALS:
+            raise CapsellaError(f"{path}: cannot be written ({error.strerror})") from error
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -118,40 +103,37 @@ def lock(file: IO[Any], busy: str) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, wait: float = 0.0, every: float = 0.2) -> Iterator[None]:
+def alone_in(folder: Path, wait: bool = False) -> Iterator[None]:
     """Lock a folder, which is created if necessary, for the length of a block.
 
-    The file `.lock` in the folder holds the process ID. At the end it is removed, and so are created folders that are
-    empty. The lock of a killed process is taken over.
+    The file `.lock` in the folder holds the process ID. At the end it is removed, and so is the folder if it is empty.
+    The lock of a killed process is taken over.
 
     Args:
         folder: the folder to lock.
-        wait: seconds to wait for another process to finish.
-        every: seconds between attempts.
+        wait: wait for another process to finish.
 
     Raises:
-        BusyError: another process still holds the lock.
+        BusyError: another process holds the lock.
     """
-    until = time.monotonic() + wait
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(_alone_now(folder))
-                break
-            except BusyError:
-                if time.monotonic() >= until:
-                    raise
-                time.sleep(every)
-        yield
-
-
-@contextlib.contextmanager
-def _alone_now(folder: Path) -> Iterator[None]:
-    path, made = folder / ".lock", [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    path = folder / ".lock"
     while True:
-        with _made(path) as file:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (closed below)
+        except FileNotFoundError:  # another process removed the empty folder
+            continue
+        except OSError as error:
+            raise CapsellaError(f"{folder}: cannot be written ({error.strerror})") from error
+        with file:
             file.seek(0)
-            lock(file, f"{folder}: capsella is already working there ({file.read() or 'another process'}); {_WAIT}")
+            try:
+                lock(file, f"{folder}: capsella is already working there ({file.read() or 'another process'}); {_WAIT}")
+            except BusyError:
+                if not wait:
+                    raise
+                time.sleep(0.2)
+                continue
             if not _is_at(file, path):  # the previous owner removed the file before this process locked it
                 continue
             file.truncate(0)
@@ -161,20 +143,9 @@ def _alone_now(folder: Path) -> Iterator[None]:
                 yield
             finally:
                 path.unlink(missing_ok=True)
-                for parent in made:
-                    with contextlib.suppress(OSError):  # it is not empty, or another process removed it
-                        parent.rmdir()
+                with contextlib.suppress(OSError):  # it is not empty, or another process removed it
+                    folder.rmdir()
             return
-
-
-def _made(path: Path) -> IO[Any]:
-    """Open a file, creating it and its folders; try again if another process removes the empty folders."""
-    for _ in range(9):
-        with contextlib.suppress(FileNotFoundError), _named(path.parent, path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return open(path, "a+", encoding="utf-8")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return open(path, "a+", encoding="utf-8")
 
 
 def _is_at(file: IO[Any], path: Path) -> bool:

@@ -40,8 +40,7 @@ def _machine_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     epochs few images are looked at for the entropy of their couplings, which takes longer than the epochs."""
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.training.precision.measure_ratio", lambda: 1.0)
-        patch.setattr("capsella.training.precision.MEMORY", cache / "precision.json")
+        patch.setattr("capsella._native.multiplies_bfloat16", lambda: False)
         patch.setattr("capsella.training.validation.DIAGNOSED", 4)
         patch.setenv("XDG_CACHE_HOME", str(cache))  # of the processes that tests start
         yield

@@ -19,18 +19,6 @@ def test_a_new_file_in_new_folders(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["notes.txt"]
 
 
-@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, code: int) -> None:
-    path = tmp_path / "model.bin"
-
-    def write(temporary: Path) -> None:
-        raise OSError(code, os.strerror(code), str(temporary))
-
-    with pytest.raises(CapsellaError) as caught:
-        write_whole(path, write)
-    assert str(caught.value) == f"{path}: cannot be written ({os.strerror(code)})"
-
-
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(CapsellaError, match=r"runs/a\.txt: cannot be written \(File exists\)"):
@@ -96,18 +84,6 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, write: Callable[[Path], No
         write_whole(path, write)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["model.safetensors"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="links need rights elsewhere")
-def test_a_link_stays_and_what_it_names_is_written(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    link = tmp_path / "link.json"
-    link.symlink_to("disk/kept.json")
-    for text in ("first", "second"):
-        write_text(link, text)
-        assert link.is_symlink()
-        assert (tmp_path / "disk/kept.json").read_text() == text
-    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["kept.json"]
 
 
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:

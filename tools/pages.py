@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from capsella.data import evenly
 from capsella.report.reconstructions import share_nearest_own
-from capsella.training.run_splits import load_splits
+from capsella.training.run import load_splits
 from capsella.training.trained import open_runs
 from capsella.web import SharedPage, share_runs
 
@@ -77,7 +77,7 @@ def make_page(name: str, flags: list[str]) -> SharedPage:
     shared = share_runs(runs, out, images=page.images, network=page.network)
     print(f"{out}: {shared.megabytes:.1f} MB")
     if page.nearest is not None:
-        test = load_splits(runs[0], skip_broken=True).test
+        test = load_splits(runs[0]).test
         some = test.take(evenly(len(test), 500))
         share = share_nearest_own(runs[0].model, some.images, some.labels)
         print(

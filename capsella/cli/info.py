@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> None:
     from capsella.data import data_root
     from capsella.environment import environment
     from capsella.routing import ROUTINGS
-    from capsella.training.precision import choose_precision
+    from capsella.training.resolve import choose_precision
 
     if _native.UNAVAILABLE is not None:
         backend = f"auto → eager: {_native.UNAVAILABLE}"
@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> None:
         "data": data_root(),
         "routings": ", ".join(sorted(ROUTINGS)),
         "backend": backend,
-        "precision": choose_precision("auto"),
+        "precision": "auto → {}: {}".format(*choose_precision("auto")),
     }.items():
         table.add_row(key, str(value))
     show(table)

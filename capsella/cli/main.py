@@ -48,7 +48,6 @@ GROUPS = {
 COMMANDS = [name for group in GROUPS.values() for name in group]
 REPLACED = {  # former command → its replacement
     "attack": "evaluate RUN --attack",
-    "calibrate": "evaluate RUN --calibrate",
     "explain": "explore RUN --data IMAGES --out FOLDER",
     "figure": "papers run NAME",
     "models": "list models",

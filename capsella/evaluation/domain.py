@@ -149,7 +149,7 @@ def _as_adapted(
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:
     """Return the images that the run was trained on, or None and a note if they are missing or have changed."""
     try:
-        return load_splits(run, skip_broken=True), []
+        return load_splits(run), []
     except (CapsellaError, ValueError) as error:
         what = "they are neither tested nor compared with the images of the domain"
         return None, [f"note: the run's own images are missing or have changed, so {what} ({error})"]

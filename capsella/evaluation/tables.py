@@ -136,7 +136,7 @@ class PredictionTable:
         if model.calibration is None and (options.coverage, options.unsure_below) != (None, None):
             raise CapsellaError(
                 "coverage, unsure_below: need calibrated probabilities, and this model has none; "
-                "`capsella evaluate RUN --calibrate` fits them for a run (not for pairs)"
+                "training fits them, except for pairs"
             )
         requested = {"prediction_set": options.coverage, "unsure": options.unsure_below}
         optional = (name for name, value in requested.items() if value is not None)

@@ -103,7 +103,7 @@ def export_run(
     kind = f"-{format}" if format != "onnx" else "" if precision == "float32" else f"-{precision}"
     facts = {"recipe": run.name}
     if run.adapted is None:
-        splits = load_splits(run, skip_broken=True)
+        splits = load_splits(run)
         train, test = (single_images(part, "exports") for part in (splits.train, splits.test))
         data = run.recipe.data
         files = [data.path / name for name in test.files or ()] if isinstance(data, FolderData) else []

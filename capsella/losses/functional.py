@@ -225,7 +225,6 @@ def total_loss(
     *,
     parts: Tensor | None = None,
     spread: float | None = None,
-    class_weights: Float[Tensor, " classes"] | None = None,
     mixup: MixupTargets | None = None,
 ) -> Losses:
     """Return the classification loss plus the weighted reconstruction loss of a model with a decoder.
@@ -238,19 +237,18 @@ def total_loss(
         parts: [b 2 c h w], the two images that each of `images` overlays: each class capsule must reconstruct its own
             ([S] §6).
         spread: the current margin of the spread loss, by `options.spread_at`; None takes the last one.
-        class_weights: [classes], by which an image's classification loss is multiplied.
         mixup: the targets of mixup. The classification loss is then that of both labels, each weighted by its share,
             and the reconstruction is compared with the mixed image.
 
     Raises:
-        ValueError: two classes per image together with class weights, mixup, or a loss for one class; parts of another
-            shape than the reconstructions.
+        ValueError: two classes per image together with mixup or a loss for one class; parts of another shape than the
+            reconstructions.
     """
     if mixup is None:
-        classification = _classification(output, labels, options, spread, class_weights)
+        classification = _classification(output, labels, options, spread)
     else:
-        here = _classification(output, labels, options, spread, class_weights, 1 - mixup.share)
-        classification = here + _classification(output, mixup.labels, options, spread, class_weights, mixup.share)
+        here = _classification(output, labels, options, spread, 1 - mixup.share)
+        classification = here + _classification(output, mixup.labels, options, spread, mixup.share)
     if output.reconstruction is None:
         return Losses(classification, classification, torch.zeros_like(classification))
     weight = options.reconstruction_weight
@@ -263,26 +261,22 @@ def _classification(
     labels: Tensor,
     options: LossOptions,
     spread: float | None,
-    class_weights: Tensor | None,
     shares: Tensor | None = None,
 ) -> Tensor:
     if labels.ndim == 2 and options.name not in FOR_TWO_CLASSES:
         raise ArgumentError("loss", f"be {' or '.join(FOR_TWO_CLASSES)} for images of two classes", options.name)
-    if labels.ndim == 2 and class_weights is not None:
-        raise ValueError("class_weights: must be None for images of two classes, got weights")
     if labels.ndim == 2 and shares is not None:
         raise ValueError("mixup: must be None for images of two classes, got targets")
     present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
-    each = shares if class_weights is None else class_weights[labels.long()] * (1.0 if shares is None else shares)
     if options.name == "margin":
         constants = options.positive_margin, options.negative_margin, options.absent_weight
-        return margin_loss(output.activations, present, *constants, image_weights=each)
+        return margin_loss(output.activations, present, *constants, image_weights=shares)
     if options.name == "sigmoid_cross_entropy":
-        return sigmoid_cross_entropy(output, present, each)
+        return sigmoid_cross_entropy(output, present, shares)
     if options.name == "spread":
         margin = options.spread_last if spread is None else spread
-        return spread_loss(output.activations, labels, margin, each)
-    return cross_entropy(output, labels, each)
+        return spread_loss(output.activations, labels, margin, shares)
+    return cross_entropy(output, labels, shares)
 
 
 def _reconstruction(drawn: Tensor, images: Tensor, parts: Tensor | None, reduction: Reduction) -> Tensor:

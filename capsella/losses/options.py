@@ -1,9 +1,9 @@
 """Options of the losses: their names and constants."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from capsella.errors import check_argument, unknown_name
+from capsella.errors import bounded, check_argument, check_fields
 
 Classification = Literal["margin", "spread", "cross_entropy", "sigmoid_cross_entropy"]
 FOR_TWO_CLASSES: tuple[Classification, ...] = ("margin", "sigmoid_cross_entropy")  # for images that show two classes
@@ -19,11 +19,11 @@ class LossOptions:
     name: Classification = "margin"
     """Classification loss, on class activations, or for both cross-entropies on logits. Images of two classes need
     margin or sigmoid_cross_entropy."""
-    positive_margin: float = 0.9
+    positive_margin: float = bounded(0.9, 0)
     """m⁺ of the margin loss: a present class whose activation is larger has no loss."""
-    negative_margin: float = 0.1
+    negative_margin: float = bounded(0.1, 0)
     """m⁻ of the margin loss: an absent class whose activation is smaller has no loss."""
-    absent_weight: float = 0.5
+    absent_weight: float = bounded(0.5, 0)
     """λ of the margin loss: weight of the absent classes."""
     spread_schedule: Schedule = "linear"
     """Rise of the spread loss's margin: linear (Hinton et al. 2018), or in stairs of 0.1 (Forslöv's thesis)."""
@@ -31,25 +31,18 @@ class LossOptions:
     """Margin of the spread loss at the first step."""
     spread_last: float = 0.9
     """Last margin of the spread loss. Validation always uses it, so that the losses of epochs can be compared."""
-    spread_steps: int | None = None
+    spread_steps: int | None = bounded(None, 1)
     """Linear schedule: steps until the last margin (None: the whole training). Stairs: steps per stair (None: 3,000, as
     in the thesis)."""
     reconstruction: Reduction = "sum"
     """Sum of squared errors over an image's pixels (Sabour et al. 2017), or their mean (Forslöv's thesis)."""
-    reconstruction_weight: float = 0.0005
+    reconstruction_weight: float = bounded(0.0005, 0)
     """Weight of the reconstruction loss: 0.0005 with sum, as published; 0.392 with mean is the same for 784 pixels."""
 
     def __post_init__(self) -> None:
-        choices = {"name": Classification, "reconstruction": Reduction, "spread_schedule": Schedule}
-        for field, allowed in choices.items():
-            if getattr(self, field) not in get_args(allowed):
-                raise unknown_name(f"loss {field}", getattr(self, field), get_args(allowed))
-        for field in ("positive_margin", "negative_margin", "absent_weight", "reconstruction_weight"):
-            number = getattr(self, field)
-            check_argument(0 <= number < float("inf"), "be at least 0 and finite", **{field: number})
-        first, last, steps = self.spread_first, self.spread_last, self.spread_steps
+        check_fields(self)
+        first, last = self.spread_first, self.spread_last
         check_argument(0 < first <= last <= 1, "rise within (0, 1]", spread_first=first, spread_last=last)
-        check_argument(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)
 
     def spread_at(self, step: int | float, total_steps: int) -> float:
         """Return the spread loss's margin at `step`, counted from 0, of a training of `total_steps`.

@@ -60,7 +60,7 @@ def predict_with_scores(
     model: ImageClassifier, images: Float[Tensor, "b c h w"], detector: OODDetector
 ) -> tuple[Output, Float[Tensor, "b scores"]]:
     """Return the model's output and, normalised, the scores that `detector.scores` names; with gradients if enabled."""
-    output, extracted = extract(model, images, rotate=detector.needs_rotation)
+    output, extracted = extract(model, images, rotate="rotation" in detector.scores)
     predicted = output.activations.argmax(1)
     columns = [
         detector.gaussians[name].distance(extracted[name], predicted) if name in detector.gaussians else extracted[name]
@@ -71,7 +71,7 @@ def predict_with_scores(
 
 def without_unused_decoder(model: ImageClassifier, detector: OODDetector | None) -> ImageClassifier:
     """Return `model` itself if the detector needs reconstructions, otherwise without its decoder."""
-    return model if detector is not None and detector.needs_reconstruction else without_decoder(model)
+    return model if detector is not None and "reconstruction" in detector.scores else without_decoder(model)
 
 
 @contextmanager

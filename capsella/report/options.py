@@ -19,7 +19,7 @@ class CommonEvaluateOptions:
     """With --data: a regular expression with one capture group that finds the patient or slide in a path, e.g.
     'patient([0-9]+)'. Intervals are then over patients."""
     selective: bool = False
-    """Also show the error rate at each coverage (if a person decides uncertain images), and prediction sets."""
+    """Also show the error rate at each coverage (if a person decides uncertain images)."""
     ood: tuple[str, ...] = ()
     """Also show how well out-of-distribution images are detected: a data set, a folder, `noise`, or `half` (test
     images with the right half painted over)."""
@@ -47,8 +47,6 @@ class EvaluateOptions(CommonEvaluateOptions):
     """For a run on pairs: number of test pairs."""
     ood_false_positive_rate: float = 0.05
     """With --ood or --attack: false-positive rate of the OOD check."""
-    calibrate: bool = False
-    """First fit probabilities and the OOD check again, on the validation images."""
     batch_size: int = 128
     """Images per batch."""
 

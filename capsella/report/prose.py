@@ -24,7 +24,7 @@ from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Recipe, Run, train_command
 from capsella.training.balance import choose_balance
 from capsella.training.validation import selection_metric
-from capsella.uncertainty import OODReport, SelectiveClassification, images_for_coverage, images_for_rate
+from capsella.uncertainty import OODReport, images_for_coverage, images_for_rate
 
 FEW = 30  # with fewer test images of a class, the uncertainty of its sensitivity is ten points or more
 ENOUGH = 30  # validation images for usable probabilities
@@ -33,7 +33,6 @@ MOST_CLASSES = 12
 BALANCED = {
     "none": "No class was sampled more often for being rare (balance: none)",
     "sampling": "Rare classes were sampled more often (balance: sampling)",
-    "weights": "Mistakes on rare classes counted more (balance: weights)",
 }
 
 
@@ -72,26 +71,13 @@ def majority_text(majority: Majority) -> str:
     )
 
 
-def selective_notes(result: SelectiveClassification) -> list[str]:
-    """Return a note on the coverages at which prediction sets contain all classes, if any."""
-    few = ", ".join(f"{coverage:g} needs {images_for_coverage(coverage)}" for coverage in result.uninformative_sets)
-    return (
-        [f"too few validation images ({result.validation_images}), so sets contain all classes: {few}"] if few else []
-    )
-
-
 def ood_notes(result: OODReport) -> list[str]:
-    """Return notes on unreadable images, and on a missing threshold."""
-    notes = [
-        f"{row.name}: left out {pluralize(row.unreadable, 'image')} that cannot be read"
-        for row in result.sets
-        if row.unreadable
-    ]
+    """Return a note if there are too few validation images for a threshold."""
     if result.has_threshold:
-        return notes
+        return []
     needed = images_for_rate(result.false_positive_rate)
     few = f"a false-positive rate of {100 * result.false_positive_rate:g} % needs {needed} validation images"
-    return [f"{few}, and there are {result.validation_images}: no image is flagged", *notes]
+    return [f"{few}, and there are {result.validation_images}: no image is flagged"]
 
 
 def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
@@ -112,7 +98,7 @@ def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
 def column_notes(model: ImageClassifier, options: PredictOptions) -> list[str]:
     """Return notes on columns of a table of predictions that are empty or uninformative."""
     notes, calibration, detector, rate = [], model.calibration, model.ood_detector, options.false_positive_rate
-    fit = "`capsella evaluate RUN --calibrate` fits it, unless the run was adapted"
+    fit = "training fits it, unless the images are pairs"
     if calibration is None:
         notes.append(f"the column probability is empty: this model is not calibrated; {fit}")
     elif calibration.images < ENOUGH:
@@ -300,5 +286,5 @@ def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
 def _about_balance(recipe: Recipe, splits: Splits) -> str:
     if recipe.balance == "sampling" and "domain" in splits.train.metadata:
         return "Each class of each domain was sampled equally often (balance: sampling)."
-    choice = choose_balance(splits.train.counts())
-    return f"{BALANCED[recipe.balance]}{f': {choice.why}' if choice.balance == recipe.balance else ''}."
+    balance, why = choose_balance(splits.train.counts())
+    return f"{BALANCED[recipe.balance]}{f': {why}' if balance == recipe.balance else ''}."

@@ -36,7 +36,7 @@ from capsella.report.terminal import (
     routing_table,
     selective_table,
 )
-from capsella.training import Run, RunFolder, calibrate_run, load_run_splits, load_splits
+from capsella.training import Run, RunFolder, load_run_splits, load_splits
 from capsella.training.flags import with_values
 from capsella.training.trained import open_run, open_runs, shared_test_images
 from capsella.uncertainty import evaluate_ood, evaluate_selective, load_ood_set
@@ -57,9 +57,6 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         CapsellaError: no run, unusable images, or a calibration or OOD check that is needed was not fitted.
     """
     run = open_run(folder)
-    if options.calibrate:
-        calibrate_run(run.folder)
-        run = open_run(run.folder)
     if options.skip_broken:
         run = replace(run, recipe=replace(run.recipe, data=replace(run.recipe.data, skip_broken=True)))
     _check_fitted(options, run)
@@ -73,7 +70,7 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
     evaluation = evaluate(run.model, images, options.batch_size, progress=True)
     values, shown = evaluation.to_dict() | about, [evaluation_table(evaluation)]
     if options.selective:  # thresholds are those of the run's own validation images
-        validation = evaluate(run.model, load_splits(run, skip_broken=True).validation, options.batch_size)
+        validation = evaluate(run.model, load_splits(run).validation, options.batch_size)
         selective = evaluate_selective(run.model, validation, evaluation)
         values["selective"] = selective.to_dict()
         shown.append(selective_table(selective))
@@ -98,15 +95,14 @@ def _check_fitted(options: EvaluateOptions, run: Run) -> None:
     Raises:
         CapsellaError: it was not, or for another domain.
     """
-    how = "it is on pairs" if run.recipe.data.is_paired else f"capsella evaluate {run.folder} --calibrate fits it"
     if run.adapted is not None and (options.selective or options.ood):
         raise CapsellaError(
             f"{run.folder} was adapted to {run.adapted['laboratory']}, where it has no validation images"
         )
     if options.selective and run.model.calibration is None:
-        raise CapsellaError(f"selective: needs calibrated probabilities, and {run.folder} has none; {how}")
+        raise CapsellaError(f"selective: needs calibrated probabilities, and {run.folder} has none")
     if options.ood and run.model.ood_detector is None:
-        raise CapsellaError(f"ood: no OOD check was fitted for {run.folder}; {how}")
+        raise CapsellaError(f"ood: no OOD check was fitted for {run.folder}")
 
 
 def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[str, Any], list[str]]:
@@ -121,7 +117,7 @@ def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[st
     if options.per_class is not None:
         data = replace(data, test_per_class=None if options.per_class == "all" else options.per_class)
     is_own = options.data is None
-    splits = load_run_splits(RunFolder(run.folder), data, skip_broken=True) if is_own else load_data(data)
+    splits = load_run_splits(RunFolder(run.folder), data) if is_own else load_data(data)
     broken = pluralize(len(splits.broken), "broken image")
     lines = [f"note: left out {broken}: {', '.join(splits.broken)}"] if splits.broken else []
     images = splits.named()[options.split or "test"]

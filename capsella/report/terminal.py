@@ -18,7 +18,7 @@ from capsella.evaluation import (
     points,
 )
 from capsella.evaluation.adaptation import Adaptation
-from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes, selective_notes
+from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes
 from capsella.uncertainty import OODReport, SelectiveClassification
 
 MOST_COLUMNS = 12  # larger confusion matrices do not fit a terminal; their most frequent confusions are listed
@@ -118,7 +118,7 @@ def robustness_tables(result: Robustness) -> list[Table]:
 
 
 def selective_table(result: SelectiveClassification) -> RenderableType:
-    """Return errors by coverage, prediction sets, calibration before and after, and notes."""
+    """Return errors by coverage, and calibration before and after."""
     points = _table(("coverage %", "threshold", "kept", "kept %", "wrong", "error %", "95 % interval"))
     for point in result.points:
         error = interval = "–"
@@ -127,35 +127,24 @@ def selective_table(result: SelectiveClassification) -> RenderableType:
             interval = " to ".join(f"{100 * end:.2f}" for end in point.error_interval_95)
         kept = str(point.kept), f"{100 * point.kept / result.images:.1f}"
         points.add_row(f"{100 * point.coverage:g}", f"{point.threshold:.6f}", *kept, str(point.errors), error, interval)
-    sets = _table(("coverage", "reached", "95 % interval", "classes", "single %", "worst class"))
-    for row in result.sets:
-        low, high = row.covered_interval_95
-        reached = f"{row.covered / result.images:.3f}", f"{low:.3f} to {high:.3f}"
-        single, worst = f"{100 * row.single / result.images:.1f}", Text(f"{row.worst:.2f} {row.worst_class}")
-        sets.add_row(f"{row.coverage:g}", *reached, f"{row.mean_size:.2f}", single, worst)
     return Group(
         Text(f"\nselective classification: thresholds from {result.validation_images} validation images"),
         points,
-        Text("\nprediction sets on the test images; classes: mean size of a set"),
-        sets,
         Text(
             "calibration on the test images (before: activations divided by their sum): "
-            f"expected error {result.ece_before:.4f} → {result.ece:.4f}, "
-            f"loss {result.nll_before:.4f} → {result.nll:.4f} nats"
+            f"expected error {result.ece_before:.4f} → {result.ece:.4f}"
         ),
-        *(Text(f"note: {note}") for note in selective_notes(result)),
     )
 
 
 def ood_table(result: OODReport) -> RenderableType:
     """Return the images flagged as OOD, the AUROC of every score, and notes."""
-    flagged = _table(("images", "number", "flagged %", "95 % interval", "not flagged, correct"), left=1)
+    flagged = _table(("images", "number", "flagged %", "95 % interval"), left=1)
     for row in (result.test, *result.sets):
         low, high = row.flagged_interval_95
         rates = f"{100 * row.flagged / row.images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
         rates = rates if result.has_threshold else ("–", "–")
-        correct = "–" if row.labelled is None else f"{row.correct} of {row.labelled}"
-        flagged.add_row(Text(row.name, overflow="ellipsis"), str(row.images), *rates, correct)
+        flagged.add_row(Text(row.name, overflow="ellipsis"), str(row.images), *rates)
     areas = _table(("images", "score", "AUROC", "95 % interval"), left=2)
     for row in result.sets:
         for number, score in enumerate(row.scores):
@@ -224,7 +213,7 @@ def percent(proportion: float | None) -> str:
 def _table(headings: Sequence[str], left: int = 0, title: str | None = None) -> Table:
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < left or heading == "worst class" else "right")
+        table.add_column(heading, justify="left" if number < left else "right")
     return table
 
 

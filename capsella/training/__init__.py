@@ -1,8 +1,4 @@
-"""Recipes, the loop that trains them, and the run folders it writes.
-
-`calibrate_run` fits probabilities and out-of-distribution detection again; `adapt_model` adapts a network to another
-domain.
-"""
+"""Recipes, the loop that trains them, and the run folders it writes. `adapt_model` adapts a network to a domain."""
 
 from typing import TYPE_CHECKING
 
@@ -17,14 +13,20 @@ if TYPE_CHECKING:
         save_adapted,
         update_batch_norms,
     )
-    from capsella.training.calibrate import calibrate_run
     from capsella.training.config import AdaptOptions, AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions
     from capsella.training.devices import is_first_process, is_launched_first
     from capsella.training.loop import resume, train
     from capsella.training.recipe import Recipe, flatten, read_recipe, save_recipe
     from capsella.training.registry import get_recipe, recipe_modules, train_command
-    from capsella.training.run import Run, RunFolder, load_run, new_run_folder, run_names
-    from capsella.training.run_splits import load_run_splits, load_splits
+    from capsella.training.run import (
+        Run,
+        RunFolder,
+        load_run,
+        load_run_splits,
+        load_splits,
+        new_run_folder,
+        run_names,
+    )
     from capsella.training.step import TrainingDivergedError
     from capsella.training.validation import best_validation
 else:

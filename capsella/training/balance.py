@@ -1,60 +1,50 @@
-"""The option `balance` of a recipe: draw rare classes more often, or give them more weight in the loss."""
+"""The option `balance` of a recipe: draw rare classes more often."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from capsella.data.batching import balanced_order, epoch_order, even_shares
 from capsella.data.splits import LabelledImages
 from capsella.data.summary import UNEVEN
 from capsella.errors import pluralize
+from capsella.training.config import Balance
 from capsella.training.recipe import Recipe
 
 
-@dataclass(frozen=True)
-class BalanceChoice:
-    """The value that `balance="auto"` resolves to for a training set, and the reason."""
+def choose_balance(counts: Mapping[str, int]) -> tuple[Balance, str]:
+    """Return what `balance="auto"` means for these numbers of training images per class, and the reason.
 
-    balance: Literal["none", "sampling", "weights"]
-    why: str
-
-    def __str__(self) -> str:
-        return f"auto → {self.balance}: {self.why}"
-
-
-def choose_balance(counts: Mapping[str, int]) -> BalanceChoice:
-    """Resolve `balance="auto"` from the number of training images per class: sampling if the numbers are uneven.
-
-    >>> print(choose_balance({"neutrophil": 160, "monocyte": 16}))
-    auto → sampling: neutrophil has 10.0 times the training images of monocyte (160 and 16)
-    >>> print(choose_balance({"cat": 12, "dog": 10}))
-    auto → none: cat has 1.2 times the training images of dog (12 and 10)
+    >>> choose_balance({"neutrophil": 160, "monocyte": 16})
+    ('sampling', 'neutrophil has 10.0 times the training images of monocyte (160 and 16)')
+    >>> choose_balance({"cat": 12, "dog": 10})
+    ('none', 'cat has 1.2 times the training images of dog (12 and 10)')
     """
     largest, smallest = (function(counts, key=counts.__getitem__) for function in (max, min))
     ratio = counts[largest] / counts[smallest]
     if ratio == 1:
-        return BalanceChoice("none", f"every class has {pluralize(counts[largest], 'training image')}")
+        return "none", f"every class has {pluralize(counts[largest], 'training image')}"
     numbers = f"({counts[largest]} and {counts[smallest]})"
     why = f"{largest} has {ratio:.1f} times the training images of {smallest} {numbers}"
-    return BalanceChoice("sampling" if ratio >= UNEVEN else "none", why)
+    return "sampling" if ratio >= UNEVEN else "none", why
 
 
-def resolve_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, BalanceChoice | None]:
-    """Return the recipe with `balance="auto"` resolved for these training images; the choice is None without "auto"."""
+def resolve_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, list[str]]:
+    """Return the recipe with `balance="auto"` resolved for these training images, and a line if there was a choice."""
     if recipe.balance != "auto":
-        return recipe, None
+        return recipe, []
+    balance: Balance
     if recipe.data.is_paired:
-        choice = BalanceChoice("none", "pairs are drawn from all classes")
+        balance, why = "none", "pairs are drawn from all classes"
     elif "domain" in images.metadata:
-        choice = BalanceChoice("sampling", "each class of each laboratory is drawn equally often")
+        balance, why = "sampling", "each class of each laboratory is drawn equally often"
     else:
-        choice = choose_balance(images.counts())
-    return replace(recipe, balance=choice.balance), choice
+        balance, why = choose_balance(images.counts())
+    return replace(recipe, balance=balance), [f"balance auto → {balance}: {why}"]
 
 
 def epoch_rows(recipe: Recipe, images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, " k"]:
@@ -74,19 +64,6 @@ def classes_of_domains(images: LabelledImages) -> Int64[Tensor, " n"]:
     """
     numbers = images.labels + len(images.classes) * images.metadata["domain"]
     return numbers.unique(return_inverse=True)[1]
-
-
-def class_weights(recipe: Recipe, images: LabelledImages) -> Float[Tensor, " classes"] | None:
-    """Return the loss weight of each class, with mean 1 over the training images; None unless `balance` is "weights".
-
-    Averaged over an epoch, the weights have the same effect as sampling: each class is weighted by the factor by which
-    sampling would draw it more often.
-    """
-    if recipe.balance != "weights":
-        return None
-    counts = list(images.counts().values())
-    shares = even_shares(counts)
-    return torch.tensor([share * sum(counts) / count for share, count in zip(shares, counts, strict=True)])
 
 
 def log_prior_shift(recipe: Recipe, images: LabelledImages) -> tuple[float, ...] | None:

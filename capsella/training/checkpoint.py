@@ -1,7 +1,7 @@
-"""The checkpoint that an interrupted training resumes from: `last.ckpt` in the run folder."""
+"""The checkpoint that an interrupted training resumes from: `last.ckpt` in the run folder, written after each epoch."""
 
 import zipfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +20,14 @@ EpochRow = dict[str, float]
 class Progress:
     """The progress of a training.
 
-    epoch: completed epochs. batch, images: completed batches of the current epoch, and the images in them. step:
-    optimizer steps in all epochs. history: one row of metrics per completed epoch. best: the row of the epoch whose
-    weights are kept. sums: running totals of the epoch in progress.
+    epoch: completed epochs. step: optimizer steps in all epochs. history: one row of metrics per completed epoch. best:
+    the row of the epoch whose weights are kept.
     """
 
     epoch: int = 0
-    batch: int = 0
-    images: int = 0
     step: int = 0
     history: list[EpochRow] = field(default_factory=list)
     best: EpochRow | None = None
-    sums: dict[str, float] = field(default_factory=dict)
-
-    def position(self, steps: int, single_steps: int) -> float:
-        """Return the progress in steps of a single device, which learning-rate schedules use.
-
-        An epoch has `single_steps` on a single device and `steps` in this training: several devices may take fewer
-        (see `epoch_batches`). The number of devices may also change when a training is resumed.
-        """
-        return self.epoch * single_steps + min(self.batch / steps, 1.0) * single_steps
-
-    def over_processes(self, processes: int) -> "Progress":
-        """Return the progress with sums over all processes, estimated from this one's to avoid synchronisation."""
-        return self if processes == 1 else replace(self, sums=_scaled(self.sums, processes))
-
-    def share_sums(self, processes: int) -> None:
-        """Divide the sums of a checkpoint evenly among the processes that resume from it."""
-        if processes > 1:
-            self.sums = _scaled(self.sums, 1 / processes)
-
-
-def _scaled(sums: dict[str, float], factor: float) -> dict[str, float]:
-    return {name: value if is_global(name) else factor * value for name, value in sums.items()}
-
-
-def is_global(name: str) -> bool:
-    """Return whether a sum is already global (seconds, gradient norms) and must not be added over processes."""
-    return name == "seconds" or name.startswith("gradient_")
 
 
 def save_checkpoint(
@@ -75,41 +45,12 @@ def save_checkpoint(
     write_whole(path, write)
 
 
-def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: Optimizer, average: AveragedModel | None = None
-) -> Progress:
-    """Load a checkpoint into model, optimizer and average, and return its progress; code in it is never run.
-
-    Raises:
-        CapsellaError: the file is missing, damaged, or belongs to another model.
-    """
-    try:
-        state = _read(path)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        if average is not None:
-            average.load_state_dict(state["average"])
-        return Progress(**state["progress"])
-    except (CapsellaError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise CapsellaError(f"{path} belongs to another model: {error or type(error).__name__}") from error
-
-
-def read_progress(path: Path) -> Progress:
-    """Read the training progress that a checkpoint stores.
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote; code in the file is never run.
 
     Raises:
         CapsellaError: the file is missing or damaged.
     """
-    state = _read(path)
-    try:
-        return Progress(**state["progress"])
-    except (KeyError, TypeError) as error:
-        raise CapsellaError(f"{path} belongs to another model: it holds no training progress") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         with zipfile.ZipFile(path) as archive:  # PyTorch verifies no checksums: a flipped bit would change a weight
@@ -118,12 +59,27 @@ def _read(path: Path) -> dict[str, Any]:
         return state
     except FileNotFoundError as error:
         raise CapsellaError(f"{path} does not exist; train again into another folder") from error
-    except MemoryError:
-        raise
     except Exception as error:  # damaged files raise many types, whose texts advise disabling weights_only
-        if isinstance(error, OSError) and error.filename is not None:  # PyTorch's own have no filename
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.filename is not None):
             raise
         raise CapsellaError(
-            f"{path} is damaged or cut off, or holds more than a checkpoint's tensors and numbers; restore the file "
-            "from a copy, or train again into another folder with --out"
+            f"{path} is damaged or holds more than a checkpoint; train again with another --out"
         ) from error
+
+
+def restore_checkpoint(
+    state: dict[str, Any], model: nn.Module, optimizer: Optimizer, average: AveragedModel | None = None
+) -> Progress:
+    """Load a checkpoint into model, optimizer and average, and return its progress.
+
+    Raises:
+        CapsellaError: it belongs to another model.
+    """
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        if average is not None:
+            average.load_state_dict(state["average"])
+        return Progress(**state["progress"])
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise CapsellaError(f"the checkpoint belongs to another model: {error!r}") from error

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from capsella.errors import check_argument, check_types, unknown_name
+from capsella.errors import bounded, check_argument, check_fields, check_types, unknown_name
 
 if TYPE_CHECKING:
     import torch
@@ -24,38 +24,11 @@ if TYPE_CHECKING:
 # float32; or convolutions and dense layers in bfloat16, all else in float32.
 ResolvedPrecision = Literal["32-true", "bf16-mixed"]
 Precision = Literal["auto", "32-true", "bf16-mixed"]
-Balance = Literal["auto", "none", "sampling", "weights"]
+Balance = Literal["auto", "none", "sampling"]
 # Network options that follow from the images.
 FROM_DATA = ("image_size", "channels", "classes")
 # Seeds have at most this many bits: results are identified by their seeds, which should be short.
 SEED_BITS = 22
-
-
-def bounded(default: Any, low: float, high: float = math.inf, *, ends: str = "[]") -> Any:
-    """Return a dataclass field for a number from `low` to `high`, or None; "(" or ")" in `ends` exclude an end."""
-    return field(default=default, metadata={"bounds": (low, high, ends)})
-
-
-def check_fields(options: Any) -> None:
-    """Check the bounds of a dataclass's numbers, and the choices of its `Literal` fields.
-
-    Raises:
-        ArgumentError: names the first field that breaks its rule.
-    """
-    for item in dataclasses.fields(options):
-        value = getattr(options, item.name)
-        if get_origin(item.type) is Literal:
-            choices = get_args(item.type)
-            rule = f"be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
-            check_argument(value in choices, rule, **{item.name: value})
-        if "bounds" in item.metadata and value is not None:
-            low, high, ends = item.metadata["bounds"]
-            above = value > low if ends[0] == "(" else value >= low
-            below = value < high if ends[1] == ")" else value <= high
-            rule = f"be {'above' if ends[0] == '(' else 'at least'} {low:g}"
-            if high < math.inf:
-                rule += f" and {'below' if ends[1] == ')' else 'at most'} {high:g}"
-            check_argument(above and below, rule, **{item.name: value})
 
 
 @dataclass(frozen=True)
@@ -319,7 +292,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Hardware and checkpoint options of a training, which are not part of the recipe.
+    """Hardware options of a training, which are not part of the recipe.
 
     Raises:
         ArgumentError: a field is out of range.
@@ -332,8 +305,6 @@ class ComputeOptions:
     sets it, also for several machines: `torchrun --nnodes 2 --nproc-per-node 4 … -m capsella train …`."""
     threads: int | None = bounded(None, 1)
     """CPU threads; default: PyTorch's choice (OMP_NUM_THREADS, or the cores)."""
-    checkpoint_seconds: float = bounded(60.0, 0, ends="[)")
-    """Write the checkpoint that a resumed run starts from at least this often; it is written after every epoch too."""
 
     def __post_init__(self) -> None:
         check_fields(self)

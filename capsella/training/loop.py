@@ -5,9 +5,11 @@ The random numbers of a step depend only on (seed, step), so a resumed run compu
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -17,29 +19,22 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from capsella.data import LabelledImages, PairData, Splits, batches, epoch_batches, load_data, load_once
+from capsella.data import LabelledImages, PairData, Splits, batches, epoch_batches, load_data, load_once, warn_of_few
+from capsella.errors import pluralize
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.seeds import mixed_seed
 from capsella.training import devices
 from capsella.training.augment import Augment
-from capsella.training.balance import class_weights, epoch_rows, resolve_balance
-from capsella.training.calibrate import calibrate_folder
-from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
+from capsella.training.balance import epoch_rows, log_prior_shift, resolve_balance
+from capsella.training.checkpoint import EpochRow, Progress, read_checkpoint, restore_checkpoint, save_checkpoint
 from capsella.training.config import ComputeOptions
 from capsella.training.logistic_regression import fit_head
-from capsella.training.metrics import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
+from capsella.training.metrics import epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.recipe import Recipe
 from capsella.training.resolve import resolve_auto
-from capsella.training.run import Run, RunFolder, load_run
-from capsella.training.run_splits import keep_split, load_run_splits, report_splits
-from capsella.training.step import (
-    TrainingDivergedError,
-    batch_norm_errors,
-    exponential_average,
-    gradient_norms,
-    mixup,
-)
+from capsella.training.run import Run, RunFolder, load_run, load_run_splits
+from capsella.training.step import TrainingDivergedError, exponential_average, gradient_norms, mixup
 from capsella.training.validation import (
     Validation,
     is_better,
@@ -49,6 +44,7 @@ from capsella.training.validation import (
     summary_of,
     validate,
 )
+from capsella.uncertainty import calibrate_model, fit_ood_detector, save_fitted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -87,20 +83,20 @@ def train(
         TrainingDivergedError: loss or gradient is NaN or infinite; the last good checkpoint is kept.
         ValueError: the images do not fit the network.
     """
-    devices.check_devices(compute)
     recipe.data.check_outside(folder)
     files = RunFolder(folder)
-    with files.lock(compute):
+    with files.lock():
         files.check_unused()
         recipe, choices = resolve_auto(recipe, compute)
         fabric = devices.launch(recipe, compute)
         files = RunFolder(devices.folder_of_first(fabric, folder))
-        trainer = Trainer(recipe, compute, files, name, fabric, console or Console(), splits)
-        for choice in [*choices, *([] if trainer.balance_choice is None else [f"balance {trainer.balance_choice}"])]:
+        trainer = Trainer(recipe, files, name, fabric, console or Console(), splits)
+        for choice in (*choices, *trainer.balance_choice):
             trainer.console.print(choice, markup=False, soft_wrap=True)
         if fabric.is_global_zero:
             files.write_config(name, trainer.recipe, compute, trainer.splits.digests())
-            keep_split(files, trainer.splits)
+            if trainer.splits.table is not None:  # limits such as `test_per_class` are applied whenever it is read
+                trainer.splits.table.write(files.split)
         trainer.run(until)
         return replace(load_run(files.path), splits=trainer.splits)
 
@@ -113,7 +109,7 @@ def resume(
     until: int | None = None,
     splits: Splits | None = None,
 ) -> Run:
-    """Continue the training in `folder` from its last checkpoint; a finished one is returned as it is.
+    """Continue the training in `folder` after its last complete epoch; a finished one is returned as it is.
 
     Args:
         folder: the run folder.
@@ -123,25 +119,18 @@ def resume(
         splits: as for `train`.
 
     Raises:
-        CapsellaError: `folder` has no run or no checkpoint, or an adapted run; or as for `train`.
+        CapsellaError: `folder` has no run or no checkpoint; or as for `train`.
     """
     files = RunFolder(folder)
-    (name, recipe, _), before = files.read_config(), files.read_compute()
-    compute = before if compute is None else compute
-    if files.is_final:
-        return load_run(folder)
-    progress = read_progress(files.checkpoint)  # a damaged one is reported before all images are read
-    if compute != before:
-        devices.check_devices(compute)
-    with files.lock(compute):
-        if files.is_trained and is_finished(recipe, progress):  # neither images nor backbone need to be there any more
+    name, recipe, _ = files.read_config()
+    with files.lock():
+        if files.is_trained:  # neither images nor backbone need to be there any more
             return load_run(folder)
-        fabric, images = devices.launch(recipe, compute), load_run_splits(files, recipe.data, splits)
-        trainer = Trainer(recipe, compute, files, name, fabric, console or Console(), images)
-        trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
-        trainer.progress.share_sums(trainer.fabric.world_size)
-        if fabric.is_global_zero and compute != before:
-            files.write_compute(compute)
+        state = read_checkpoint(files.checkpoint)  # a damaged one is reported before all images are read
+        fabric = devices.launch(recipe, compute or files.read_compute())
+        images = load_run_splits(files, recipe.data, splits)
+        trainer = Trainer(recipe, files, name, fabric, console or Console(), images)
+        trainer.progress = restore_checkpoint(state, trainer.model, trainer.optimizer, trainer.average)
         trainer.run(until)
         return replace(load_run(folder), splits=trainer.splits)
 
@@ -152,14 +141,13 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        compute: ComputeOptions,
         files: RunFolder,
         name: str,
         fabric: "Fabric",
         console: Console,
         splits: Splits | None = None,
     ) -> None:
-        self.compute, self.files, self.name, self.fabric = compute, files, name, fabric
+        self.files, self.name, self.fabric = files, name, fabric
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
         self.splits = splits = splits or load_data(recipe.data)
@@ -175,37 +163,34 @@ class Trainer:
         self.optimizer = self.recipe.optimizer.create([p for p in self.model.parameters() if p.requires_grad])
         self.augment = Augment(self.recipe.augment, splits.image_size).to(fabric.device)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
-        weights = class_weights(self.recipe, splits.train)
-        self.class_weights = None if weights is None else weights.to(fabric.device)
         ema = self.recipe.optimizer.ema
         self.average = None if ema is None else exponential_average(self.model, ema)
         # The weights that are validated and kept.
         self.evaluated = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
+        self.batch, self.sums = 0, defaultdict[str, float](float)  # of the epoch in progress
         epoch, size = torch.arange(self.recipe.epoch_images or len(splits.train)), self.recipe.batch_size
         self.steps, self.single_steps = (len(epoch_batches(epoch, size, n)) for n in (fabric.world_size, 1))
         self.total_steps = self.recipe.epochs * self.single_steps
 
     def run(self, until: int | None = None) -> None:
         """Train to the end, or pause after epoch `until`."""
-        with devices.raise_on_peer_exit(self.fabric, self.files.path):
-            if self._is_first:
-                self._begin()
-            shown = self.recipe.epochs * self.steps
-            writer = open_events(self.files.events, self.progress.step) if self._is_first else None
-            bar = progress_bar(self.console, self.name, shown, self.progress.step)
-            with nullcontext() if writer is None else closing(writer), bar as steps:
-                while not self._is_finished and (until is None or self.progress.epoch < until):
-                    self._train_epoch(steps)
-                    row = self._finish_epoch()
-                    if writer is not None:
-                        write_events(writer, row)
-                    if self._is_first:
-                        line = epoch_line(row, self.recipe.epochs, selection_metric(self.recipe))
-                        self.console.print(line, soft_wrap=True)
-            if self._is_first and self._is_finished:
-                self._finish()
-            self.fabric.barrier()
+        if self._is_first:
+            self._begin()
+        shown = self.recipe.epochs * self.steps
+        writer = open_events(self.files.events, self.progress.step) if self._is_first else None
+        bar = progress_bar(self.console, self.name, shown, self.progress.step)
+        with nullcontext() if writer is None else closing(writer), bar as advance:
+            while not self._is_finished and (until is None or self.progress.epoch < until):
+                self._train_epoch(advance)
+                row = self._finish_epoch()
+                if writer is not None:
+                    write_events(writer, row)
+                line = epoch_line(row, self.recipe.epochs, selection_metric(self.recipe))
+                self.console.print(line, soft_wrap=True)
+        if self._is_first and self._is_finished:
+            self._finish()
+        self.fabric.barrier()
 
     @property
     def _is_finished(self) -> bool:
@@ -217,49 +202,50 @@ class Trainer:
             part.unlink()
         if self.progress.step == 0:
             self._save_checkpoint()
-        report_splits(self.splits, self.recipe.data, self.console)
+        splits, out = self.splits, partial(self.console.print, markup=False, soft_wrap=True)
+        for note in splits.notes:
+            out(note)
+        if self.recipe.data.kind in ("folder", "npz") and not self.console.quiet:  # a search must not see test images
+            warn_of_few(splits)
+        if splits.broken:
+            out(f"left out {pluralize(len(splits.broken), 'broken image')}:", *splits.broken, sep="\n  ")
 
     def _finish(self) -> None:
         """Calibrate, and write summary.json; its presence means that training is complete."""
-        splits, device = self.splits, self.fabric.device
+        splits, device, size = self.splits, self.fabric.device, self.recipe.batch_size
         if not self.recipe.data.is_paired:
-            calibrate_folder(self.files.path, splits.train, splits.validation, device, self.recipe.batch_size)
+            model = ImageClassifier.from_pretrained(self.files.path).to(device)
+            calibration = calibrate_model(model, splits.validation, size, log_prior_shift(self.recipe, splits.train))
+            detector = fit_ood_detector(model, splits.train, splits.validation, size)
+            save_fitted(model, calibration, detector, self.files.path)
         self.files.write("summary", summary_of(self.recipe, self.progress, splits.broken, device))
 
-    def _train_epoch(self, bar: StepBar) -> None:
+    def _train_epoch(self, advance: Callable[[str, int], None]) -> None:
+        started = time.monotonic()
         if self.recipe.optimizer.method == "logistic_regression":
-            self._fit_head(bar)
-            return
-        self.network.train()
-        saved = time.monotonic()
-        for rows in self._epoch_batches():
-            started = time.monotonic()
-            bar.advance(self._train_step(rows))
-            self._add(seconds=time.monotonic() - started)
-            if time.monotonic() - saved > self.compute.checkpoint_seconds:
-                self._save_checkpoint()
-                saved = time.monotonic()
+            self._fit_head(advance)
+        else:
+            self.network.train()
+            for rows in self._epoch_batches():
+                advance(self._train_step(rows), 1)
+        self._add(seconds=time.monotonic() - started)
 
-    def _fit_head(self, bar: StepBar) -> None:
+    def _fit_head(self, advance: Callable[[str, int], None]) -> None:
         """Fit the head of a frozen backbone instead of training an epoch."""
-        started, images = time.monotonic(), len(self.splits.train)
+        images = len(self.splits.train)
         fit = fit_head(self.model, self.splits.train, self.recipe.balance, self.recipe.batch_size)
         if self.average is not None:
             self.average.module.load_state_dict(self.model.state_dict())
-        self._add(images=images, errors=fit.errors, seconds=time.monotonic() - started)
+        self._add(images=images, errors=fit.errors)
         self._add(total=fit.loss * images, classification=fit.loss * images, reconstruction=0.0)
-        self.progress.batch, self.progress.step, self.progress.images = 1, self.steps, images
-        bar.advance(f"C {fit.c:g}", self.steps)
+        self.progress.step = self.steps
+        advance(f"C {fit.c:g}", self.steps)
 
     def _epoch_batches(self) -> list[Tensor]:
-        """Return the image indices of each remaining batch of this epoch; a batch is for all devices together."""
+        """Return the image indices of each batch of this epoch; a batch is for all devices together."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
         order = epoch_rows(self.recipe, self.splits.train, generator)
-        size, devices = self.recipe.batch_size, self.fabric.world_size
-        left = len(order) - self.progress.images
-        if 0 < left < (fewest := min(size, 2 * devices)):  # fewer devices left too few: repeat some images
-            left = min(fewest, len(order))
-        return epoch_batches(order[len(order) - left :], size, devices) if left else []
+        return epoch_batches(order, self.recipe.batch_size, self.fabric.world_size)
 
     def _train_step(self, batch: Tensor) -> str:
         """Take an optimizer step with this device's part of a batch; return its text for the progress bar."""
@@ -268,13 +254,14 @@ class Trainer:
         rows = batch[rank::world]
         torch.manual_seed(self._seed_of(progress.step * world + rank, stream=2))
         images, labels, parts = next(batches(self.splits.train, len(rows), order=rows, device=self.fabric.device))
-        images, position = self.augment(images), progress.position(self.steps, self.single_steps)
+        images = self.augment(images)
+        # Schedules count the steps of a single device, although several devices may take fewer (see `epoch_batches`).
+        position = progress.epoch * self.single_steps + self.batch / self.steps * self.single_steps
         for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate_at(position, self.total_steps)
         alpha = self.recipe.augment.mixup
         images, mixed = mixup(images, labels, alpha) if alpha else (images, None)
-        with batch_norm_errors(len(images)):
-            output = self.network(images, labels)
+        output = self.network(images, labels)
         losses = total_loss(
             output,
             images,
@@ -282,7 +269,6 @@ class Trainer:
             self.recipe.loss,
             parts=parts,
             spread=self.recipe.loss.spread_at(position, self.total_steps),
-            class_weights=self.class_weights,
             mixup=mixed,
         )
         self.wrapped_optimizer.zero_grad()
@@ -300,14 +286,12 @@ class Trainer:
         self._add(images=len(labels), errors=count_errors(output.activations, labels))
         self._add(**{name: float(loss.detach()) * len(labels) for name, loss in losses._asdict().items()})
         self._add(**{f"gradient_{layer}": value for layer, value in zip(layers, norms.tolist(), strict=True)})
-        progress.batch, progress.step = progress.batch + 1, progress.step + 1
-        progress.images += len(batch)
+        self.batch, progress.step = self.batch + 1, progress.step + 1
         return f"loss {float(losses.total.detach()):.4f}"
 
     def _add(self, **amounts: float) -> None:
-        sums = self.progress.sums
         for name, amount in amounts.items():
-            sums[name] = sums.get(name, 0.0) + amount
+            self.sums[name] += amount
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Stop before a bad step is taken, so that no weight ever becomes NaN."""
@@ -320,7 +304,7 @@ class Trainer:
 
     def _finish_epoch(self) -> EpochRow:
         """Validate, keep the weights if they are better, write metrics and checkpoint."""
-        progress, sums = self.progress, devices.sum_over_devices(self.progress.sums, self.fabric)
+        progress, sums = self.progress, devices.sum_over_devices(self.sums, self.fabric)
         self.evaluated.eval()
         validation = self._validate(self.splits.validation)
         self._check_finite("validation loss", validation.loss, progress.step)
@@ -340,13 +324,14 @@ class Trainer:
             "images_per_second": images / sums["seconds"],
             "seconds": sums["seconds"],
             **routing_row(self.evaluated, self.splits.validation, self.fabric.device),
-            **{name: total / progress.batch for name, total in sums.items() if name.startswith("gradient_")},
+            **{name: total / self.batch for name, total in sums.items() if name.startswith("gradient_")},
         }
         if self.recipe.stop_at_error is not None and self.recipe.stop_on == "test":
             own["test_error"] = self._validate(self.splits.test).error
         row = self.fabric.broadcast(own)  # batch norms differ between processes, but all must stop together
         progress.history.append(row)
-        progress.batch, progress.images, progress.sums = 0, 0, {}
+        self.batch = 0
+        self.sums.clear()
         if is_better(self.recipe, row, progress.best):
             progress.best = row
             if self._is_first:
@@ -361,8 +346,7 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         if self._is_first:
-            progress = self.progress.over_processes(self.fabric.world_size)
-            save_checkpoint(self.files.checkpoint, self.model, self.optimizer, progress, self.average)
+            save_checkpoint(self.files.checkpoint, self.model, self.optimizer, self.progress, self.average)
 
     def _seed_of(self, number: int, *, stream: int) -> int:
         """Return the seed for the order of an epoch (stream 1) or for a step (stream 2)."""
@@ -391,12 +375,8 @@ def time_steps(
         CapsellaError: images are missing or broken.
     """
     recipe, _ = resolve_auto(recipe, compute)
-    files, fabric, splits = (
-        RunFolder(Path("untrained")),
-        devices.launch(recipe, compute),
-        splits or load_once(recipe.data),
-    )
-    return _Timer(recipe, compute, files, "timing", fabric, Console(quiet=True), splits).time(seconds)
+    files, fabric = RunFolder(Path("untrained")), devices.launch(recipe, compute)
+    return _Timer(recipe, files, "timing", fabric, Console(quiet=True), splits or load_once(recipe.data)).time(seconds)
 
 
 class _Timer(Trainer):

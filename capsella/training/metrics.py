@@ -2,7 +2,7 @@
 
 import csv
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,8 +81,13 @@ def epoch_line(row: EpochRow, epochs: int, metric: str = "validation_error") -> 
 
 
 @contextmanager
-def progress_bar(console: Console, description: str, total: int, completed: int) -> Iterator["StepBar"]:
-    """Show a bar over all steps of a training, with the time left, if the output is a terminal."""
+def progress_bar(
+    console: Console, description: str, total: int, completed: int
+) -> Iterator[Callable[[str, int], None]]:
+    """Show a bar over all steps of a training, with the time left, if the output is a terminal.
+
+    Yields a function that shows a text beside the bar and advances it by a number of steps.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -93,21 +98,5 @@ def progress_bar(console: Console, description: str, total: int, completed: int)
         TimeRemainingColumn(elapsed_when_finished=False),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield StepBar(progress, description, total, completed)
-
-
-class StepBar:
-    """A progress bar over training steps."""
-
-    def __init__(self, progress: Progress, description: str, total: int, completed: int) -> None:
-        self.progress = progress
-        self.task = progress.add_task(description, total=total, completed=completed, state="")
-
-    def advance(self, state: str, steps: int = 1) -> None:
-        """Advance by `steps` and show `state` beside the count."""
-        self.progress.update(self.task, advance=steps, state=state)
-
-    @property
-    def speed(self) -> float | None:
-        """Steps per second, if known."""
-        return self.progress.tasks[self.task].speed
+        task = progress.add_task(description, total=total, completed=completed, state="")
+        yield lambda state, steps: progress.update(task, advance=steps, state=state)

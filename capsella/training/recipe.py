@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from capsella.data import DataOptions
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_types, errors_of, near_names
+from capsella.errors import (
+    ArgumentError,
+    CapsellaError,
+    bounded,
+    check_argument,
+    check_fields,
+    check_types,
+    errors_of,
+    near_names,
+)
 from capsella.files import write_json
 from capsella.image_options import ValueRange
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
@@ -20,8 +29,6 @@ from capsella.training.config import (
     ModelOptions,
     OptimizerOptions,
     Precision,
-    bounded,
-    check_fields,
 )
 
 AnyOptions = TypeVar("AnyOptions")
@@ -51,9 +58,9 @@ class Recipe:
     """Training images per epoch, newly drawn for each, instead of a pass over all. For data sets so large that you want
     to validate more often than after each pass."""
     balance: Balance = "none"
-    """Treatment of rare classes: draw all classes evenly (sampling), or weight their losses (weights); no image counts
-    more than five times. The kept epoch is then that with the lowest balanced error, the mean over classes. `auto`:
-    sampling if the largest class has at least 1.5 times the training images of the smallest; a run keeps its choice."""
+    """Treatment of rare classes: sampling draws all classes evenly, but no image more than five times as often. The
+    kept epoch is then that with the lowest balanced error, the mean over classes. `auto`: sampling if the largest class
+    has at least 1.5 times the training images of the smallest; a run keeps its choice."""
     batch_size: int = bounded(128, 1)
     """Images per step, over all devices together."""
     keep: Literal["best", "last"] = "best"
@@ -73,8 +80,8 @@ class Recipe:
     """Refuse operations whose result may differ from run to run."""
     precision: Precision = "32-true"
     """float32, or convolutions and dense layers in bfloat16, and on processors with AVX512-BF16 the products of EM
-    routing's votes; all other routing runs in float32. `auto`: bfloat16 if this machine is clearly faster with it
-    (`capsella info` shows it); a run keeps its choice."""
+    routing's votes; all other routing runs in float32. `auto`: bfloat16 if this machine's processor or GPU multiplies
+    it (`capsella info` shows it); a run keeps its choice."""
     channels_last: bool = False
     """Store feature maps with the channels last, which can make convolutions of many channels faster."""
 

@@ -1,7 +1,8 @@
-"""The folder of a run: the files that a training writes, and how to read them."""
+"""The folder of a run: the files that a training writes, how to read them, and the images of the run."""
 
-import json
+import os
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -11,19 +12,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from capsella.data import Splits
+from capsella.data import DataOptions, FolderData, Splits, folder_files, load_data, read_split_file
+from capsella.data.listing import no_folder
+from capsella.data.splits import UNUSED, TableRow
 from capsella.environment import environment
-from capsella.errors import ArgumentError, CapsellaError, check_argument, near_names, pluralize
+from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
 from capsella.files import alone_in, read_json, write_json
 from capsella.models import ImageClassifier
 from capsella.training.config import ComputeOptions
-from capsella.training.devices import is_first_of_training
+from capsella.training.devices import is_launched_first
 from capsella.training.metrics import read_metrics
 from capsella.training.recipe import Recipe, flatten
 from capsella.training.resolve import with_resolved_from
 
-# The largest number of runs, or changed settings, that an error lists.
-MOST_NAMED = 4
+MOST_NAMED = 4  # changed settings in an error
 
 
 @dataclass(frozen=True)
@@ -90,19 +92,6 @@ class RunFolder:
         return (self.path / "summary.json").exists()
 
     @property
-    def is_final(self) -> bool:
-        """True if training is complete and its checkpoint was deleted, as `Runner` does.
-
-        Raises:
-            CapsellaError: an adapted run, which has no training of its own.
-        """
-        if self.is_adapted:
-            raise CapsellaError(
-                f"{self.path} holds an adapted run, which cannot be resumed; adapt its run again instead"
-            )
-        return self.is_trained and not self.checkpoint.exists()
-
-    @property
     def is_tested(self) -> bool:
         """True if the run was tested: result.json exists."""
         return (self.path / "result.json").exists()
@@ -124,13 +113,13 @@ class RunFolder:
         has_begun = self.metrics.exists() and self.checkpoint.exists()
         return min(1.0, len(self.read_metrics()["epoch"]) / epochs) if has_begun else 0.0
 
-    def lock(self, compute: ComputeOptions) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Lock the folder against other trainings; in a distributed training, only the first process takes the lock.
 
         Raises:
             BusyError: another process holds it.
         """
-        return alone_in(self.path) if is_first_of_training(compute) else nullcontext()
+        return alone_in(self.path) if is_launched_first() else nullcontext()
 
     def check_unused(self) -> None:
         """Check that the folder holds no run, so that none is overwritten.
@@ -165,7 +154,7 @@ class RunFolder:
 
     def images(self) -> dict[str, str] | None:
         """Read the digests that the images had when training began; None if the run has none."""
-        digests: dict[str, str] | None = dict(read_json(self.config)).get("images") if self.config.exists() else None
+        digests: dict[str, str] | None = self._config().get("images")
         return digests
 
     def check_images(self, splits: Splits) -> None:
@@ -174,15 +163,11 @@ class RunFolder:
         Raises:
             CapsellaError: a file was added, removed, renamed or changed, or got another class.
         """
-        before, now = self.images(), splits.digests()
-        if before is None or before == now:
-            return
-        were, are = (", ".join(f"{digests[name].split()[0]} {name}" for name in now) for digests in (before, now))
-        counts = f"{were} images then, {are} now" if were != are else f"{are} images, but others"
-        raise CapsellaError(
-            f"{self.path}: {splits.name} has changed since this training began ({counts}), so the run would be "
-            "tested on images that it was trained on; put the files back as they were, or train again"
-        )
+        if self.images() not in (None, splits.digests()):
+            raise CapsellaError(
+                f"{self.path}: {splits.name} has changed since this training began, so the run would be tested on "
+                "images that it was trained on; put the files back as they were, or train again"
+            )
 
     def discard_unstarted(self) -> None:
         """Delete config.json of a training that ended before its first checkpoint, so that it can start again."""
@@ -198,15 +183,11 @@ class RunFolder:
             CapsellaError: missing or damaged.
         """
         try:
-            values = json.loads(self.config.read_text(encoding="utf-8"))
+            values = self._config()
             recipe = _with_paths_from(Path(values.get("begun_in", "")), Recipe.from_dict(values["recipe"]))
             return values["name"], recipe, values["environment"]
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise CapsellaError(_no_run(self.path)) from error
-        except CapsellaError as error:
-            raise CapsellaError(f"{self.config}: {error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
+        except (CapsellaError, KeyError, TypeError, AttributeError) as error:
+            raise CapsellaError(f"{self.config}: {error!r}") from error
 
     def read_compute(self) -> ComputeOptions:
         """Read the compute options of the run.
@@ -215,13 +196,15 @@ class RunFolder:
             CapsellaError: damaged.
         """
         try:
-            return ComputeOptions(**json.loads(self.config.read_text(encoding="utf-8"))["compute"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return ComputeOptions(**self._config()["compute"])
+        except (ValueError, KeyError, TypeError) as error:
             raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
 
-    def write_compute(self, compute: ComputeOptions) -> None:
-        """Replace the compute options, for a run that is resumed with others."""
-        write_json(self.config, dict(read_json(self.config)) | {"compute": compute.to_dict()})
+    def _config(self) -> dict[str, Any]:
+        if not self.config.exists():
+            raise CapsellaError(f"{self.path} is not a run folder: it has no config.json")
+        values: dict[str, Any] = read_json(self.config)
+        return values
 
     def read_metrics(self) -> dict[str, Float[np.ndarray, " epochs"]]:
         """Read the columns of metrics.csv; an empty cell is NaN.
@@ -265,23 +248,20 @@ def new_run_folder(runs: Path, name: str) -> Path:
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Return a short unique name for each run: the shortest end of its path that no other run shares.
+    """Return a unique name for each run: its folder's name or, if two have the same, the path below a common folder.
 
     Raises:
         ArgumentError: no folder, or one twice.
 
     >>> run_names([Path("/seven/run"), Path("/eight/run"), Path("/eight/cnn")])
-    ['seven/run', 'eight/run', 'cnn']
+    ['seven/run', 'eight/run', 'eight/cnn']
     """
-    check_argument(bool(folders), "name the folder of at least one run", runs=list(folders))
-    paths = [folder.resolve().parts for folder in folders]
-    if len(set(paths)) < len(paths):
-        raise ArgumentError("runs", "each be named once", ", ".join(map(str, folders)))
-    names = []
-    for path in paths:
-        unique = (k for k in range(1, len(path) + 1) if [other[-k:] for other in paths].count(path[-k:]) == 1)
-        names.append(str(Path(*path[-next(unique) :])))
-    return names
+    paths = [folder.resolve() for folder in folders]
+    check_argument(0 < len(set(paths)) == len(paths), "be at least one folder, each named once", runs=list(folders))
+    names = [path.name for path in paths]
+    return (
+        names if len(set(names)) == len(names) else [os.path.relpath(path, os.path.commonpath(paths)) for path in paths]
+    )
 
 
 def load_run(folder: str | Path) -> Run:
@@ -300,20 +280,55 @@ def load_run(folder: str | Path) -> Run:
     return Run(folder, name, recipe, model, trained_on, files.read("adapted") if files.is_adapted else None)
 
 
-def _no_run(folder: Path) -> str:
-    """Return the error for a folder without a run; it names runs inside, or one with a similar name beside it."""
-    text = f"{folder} is not a run folder: it has no config.json"
-    if inside := _runs_in(folder):
-        more = ", …" if len(inside) > MOST_NAMED else ""
-        return f"{text}; it holds {pluralize(len(inside), 'run')}: {', '.join(map(str, inside[:MOST_NAMED]))}{more}"
-    if beside := _runs_in(folder.parent):
-        holds = f"{folder.parent} holds {pluralize(len(beside), 'run')}"
-        return f"{text}; {near_names(folder.name, [run.name for run in beside], holds)}"
-    return text
+def load_splits(run: Run) -> Splits:
+    """Return the images of a run, split as in its training; load them unless `train` kept them in memory.
+
+    Files that were added to a folder since the training began, and those that cannot be read any more, are left out
+    with a warning.
+
+    Raises:
+        CapsellaError: the images are missing, or have changed since the training began.
+    """
+    return run.splits or load_run_splits(RunFolder(run.folder), run.recipe.data)
 
 
-def _runs_in(folder: Path) -> list[Path]:
-    return sorted(file.parent for file in folder.glob("*/config.json"))
+def load_run_splits(files: RunFolder, data: DataOptions, splits: Splits | None = None) -> Splits:
+    """Return the images of a run folder (see `load_splits`); `splits` are images that are loaded already."""
+    if isinstance(data, FolderData) and not data.path.is_dir():
+        raise CapsellaError(
+            f"{no_folder(data.path)}; the images of {files.path} were there: put them back, or link to where they are "
+            f"now, e.g. with ln -s IMAGES {shlex.quote(str(data.path))}"
+        )
+    if splits is None:
+        if isinstance(data, FolderData) and files.split.exists():
+            splits = _load_as_listed(files, data)
+        else:
+            splits = load_data(replace(data, skip_broken=True))
+        for line in splits.unseen:  # a training prints them with the other notes
+            warn_once(f"unseen: {files.path}: {line}", f"{splits.name}: {line}")
+        if splits.broken and not data.skip_broken:
+            broken = "\n  ".join((f"left out {pluralize(len(splits.broken), 'broken image')}:", *splits.broken))
+            warn_once(f"broken: {files.path}", broken)
+    files.check_images(splits)
+    return splits
+
+
+def _load_as_listed(files: RunFolder, data: FolderData) -> Splits:
+    """Load the images of a folder, split as in split.csv, and warn about new files."""
+    table, present = read_split_file(files.split), folder_files(data)
+    if gone := sorted(table.rows.keys() - table.unused - set(present)):
+        raise CapsellaError(
+            f"{files.path}: {data.path} has changed since this training began: {gone[0]} is gone; put it back, or "
+            "train again"
+        )
+    if new := [file for file in present if file not in table.rows]:
+        text = f"left out {pluralize(len(new), 'file')} added to {data.path} since this training began, e.g. {new[0]}"
+        warn_once(f"new: {files.path}", text)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "split.csv"
+        table._replace(rows={**table.rows, **{file: TableRow(0, UNUSED, None) for file in new}}).write(path)
+        data = replace(data, split_file=path, duplicates="ignore", folds=None, fold=None, skip_broken=True)
+        return load_data(data)
 
 
 def _with_paths_from(begun_in: Path, recipe: Recipe) -> Recipe:

@@ -1,14 +1,11 @@
-"""Parts of a training step: mixup, gradient norms, the average of the weights, and how a step may fail."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Parts of a training step: mixup, gradient norms, and the average of the weights."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from capsella.errors import ArgumentError, CapsellaError
+from capsella.errors import CapsellaError
 from capsella.losses import MixupTargets
 
 
@@ -51,22 +48,6 @@ def gradient_norms(model: nn.Module) -> tuple[list[str], Tensor]:
         if parameter.grad is not None:
             norms.setdefault(name.rpartition(".")[0], []).append(torch.linalg.vector_norm(parameter.grad))
     return list(norms), torch.stack([torch.linalg.vector_norm(torch.stack(parts)) for parts in norms.values()])
-
-
-@contextmanager
-def batch_norm_errors(images: int) -> Iterator[None]:
-    """Explain PyTorch's batch-norm error for a batch of one image.
-
-    Raises:
-        ArgumentError: instead of PyTorch's error.
-    """
-    try:
-        yield
-    except ValueError as error:
-        if images > 1 or "more than 1 value per channel" not in str(error):
-            raise
-        rule = "give each batch normalisation of this network at least two images at once"
-        raise ArgumentError("batch_size", rule, 1, "use a larger --batch-size or more images") from error
 
 
 def exponential_average(model: nn.Module, decay: float) -> AveragedModel:

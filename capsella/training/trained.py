@@ -1,17 +1,14 @@
 """Trained networks by folder: a run, a comparison (its recommended network), or an exported folder."""
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from capsella.data import ImageSet, pixel_digests, single_images
-from capsella.errors import CapsellaError, check_argument, warn_once
+from capsella.data import ImageSet, single_images
+from capsella.errors import CapsellaError, warn_once
 from capsella.files import read_json
 from capsella.models import ImageClassifier
-from capsella.training.checkpoint import read_progress
-from capsella.training.run import Run, RunFolder, load_run, run_names
-from capsella.training.run_splits import load_splits
+from capsella.training.run import Run, RunFolder, load_run, load_splits, run_names
 
 
 def run_folder(path: Path) -> Path:
@@ -39,12 +36,8 @@ def open_run(path: Path) -> Run:
         raise CapsellaError(f"{folder} holds an exported network; this command needs a run, with recipe and images")
     run, files = load_run(folder), RunFolder(folder)
     if files.checkpoint.exists() and not files.is_trained:
-        try:
-            where = f"after epoch {read_progress(files.checkpoint).epoch} of {run.recipe.epochs}"
-        except CapsellaError as error:  # the weights are complete anyway
-            where = f", and {error}"
         resume = f"capsella train --resume {shlex.quote(str(folder))}"
-        warn_once(f"interrupted {folder}", f"{folder}: training was interrupted {where}; continue it with {resume}")
+        warn_once(f"interrupted {folder}", f"{folder}: training was interrupted; continue it with {resume}")
     return run
 
 
@@ -87,29 +80,13 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
         purpose: as for `single_images`.
 
     Raises:
-        CapsellaError: a run was tested on other images, so that these may be among its training images.
+        CapsellaError: a run has other images, so that these may be among its training images.
     """
     (first, run), *others = runs.items()
-    splits = load_splits(run, skip_broken=True)
-    test, digests = single_images(splits.test, purpose), RunFolder(run.folder).images()
+    splits, digests = load_splits(run), RunFolder(run.folder).images()
     for name, other in others:
-        if digests is not None and RunFolder(other.folder).images() == digests and other.recipe.data == run.recipe.data:
-            continue
-        theirs = single_images(load_splits(other, skip_broken=True).test, purpose)
-        check_argument(test.classes == theirs.classes, f"have the classes of {first}", **{name: theirs.classes})
-        size = (*test.image_size, test.channels)
-        check_argument(
-            size == (*theirs.image_size, theirs.channels),
-            f"take images like {first}, of {size}",
-            **{name: (*theirs.image_size, theirs.channels)},
-        )
-        known, seen = _digests(test), _digests(theirs)
-        if known != seen:
-            same = f"{(known & seen).total()} of {len(test)}"
-            raise CapsellaError(f"{name}: was tested on other images than {first}; {same} test images are the same")
-    return splits.name, test
-
-
-def _digests(images: ImageSet) -> Counter[tuple[str, int]]:
-    """Count the images by pixels and label."""
-    return Counter(zip(pixel_digests(images), images.labels.tolist(), strict=True))
+        if RunFolder(other.folder).images() != digests or other.recipe.data != run.recipe.data:
+            raise CapsellaError(
+                f"{name}: was trained on other images than {first}, or on another split or size of them"
+            )
+    return splits.name, single_images(splits.test, purpose)

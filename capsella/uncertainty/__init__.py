@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         check_coverage,
         fit_calibration,
         images_for_coverage,
-        log_loss,
         logits_of,
     )
     from capsella.uncertainty.fit import calibrate_model, fit_ood_detector
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from capsella.uncertainty.selective import (
         CoveragePoint,
         SelectiveClassification,
-        SetCoverage,
         evaluate_selective,
         threshold_at_coverage,
     )

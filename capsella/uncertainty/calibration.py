@@ -12,8 +12,8 @@ section 2.2) does for two classes: n images without a mistake give a probability
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -39,9 +39,6 @@ class Calibration:
         logits: the logits z of activations a: "log" (ln a) or "logit" (ln a − ln(1 − a)).
         temperature: T.
         scores: 1 − probability of the true class of each validation image, ascending.
-        nll_before, nll: mean −ln p of the true class on them, in nats, before and after; before, activations are
-            divided by their sum.
-        ece_before, ece: expected calibration error on them, 15 bins.
         weights: SHA-256 of the weights that it was fitted to, if known.
         prior: one number per class, added to z: ln(proportion of the training images / proportion of the draws in
             training). None if both are the same.
@@ -50,24 +47,15 @@ class Calibration:
     logits: Logits
     temperature: float
     scores: tuple[float, ...]
-    nll_before: float
-    nll: float
-    ece_before: float
-    ece: float
     weights: str | None = None
     prior: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.logits not in get_args(Logits):
-            raise CapsellaError(f"logits: must be log or logit, got {self.logits!r}")
-        measured = (self.nll_before, self.nll, self.ece_before, self.ece)
-        if not (0 < self.temperature < math.inf and all(0 <= value < math.inf for value in measured)):
-            raise CapsellaError("temperature, nll, ece: must be finite and not negative")
-        if self.prior is not None and not all(map(math.isfinite, self.prior)):
-            raise CapsellaError("prior: must be finite numbers, one per class")
-        inside = all(0 <= score <= 1 for score in self.scores)
-        if not self.scores or not inside or list(self.scores) != sorted(self.scores):
-            raise CapsellaError("scores: must be at least one number in [0, 1], ascending")
+        check_argument(self.logits in get_args(Logits), "be log or logit", logits=self.logits)
+        check_argument(0 < self.temperature < math.inf, "be above 0 and finite", temperature=self.temperature)
+        check_argument(all(map(math.isfinite, self.prior or ())), "be finite", prior=self.prior)
+        inside = all(0 <= score <= 1 for score in self.scores) and list(self.scores) == sorted(self.scores)
+        check_argument(bool(self.scores) and inside, "be at least one number in [0, 1], ascending", scores="others")
 
     @property
     def images(self) -> int:
@@ -99,19 +87,14 @@ class Calibration:
         predicted = p.gather(-1, activations.argmax(-1, keepdim=True))
         return (1 - p <= self.quantile(coverage)) | (p >= predicted)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {**asdict(self), "scores": list(self.scores)}
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the calibration that `to_dict` described."""
+        """Return the calibration whose `dataclasses.asdict` these values are; JSON has lists for tuples."""
         try:
+            prior = values["prior"] and tuple(map(float, values["prior"]))
             scores = tuple(map(float, values["scores"]))
-            numbers = {name: float(values[name]) for name in ("temperature", "nll_before", "nll", "ece_before", "ece")}
-            prior = None if values.get("prior") is None else tuple(map(float, values["prior"]))
-            return cls(logits=values["logits"], scores=scores, weights=values["weights"], prior=prior, **numbers)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            return cls(values["logits"], float(values["temperature"]), scores, values["weights"], prior)
+        except (KeyError, TypeError, ValueError) as error:
             raise CapsellaError(f"must hold a calibration: {error!r}") from error
 
 
@@ -135,19 +118,9 @@ def fit_calibration(
     fits = {kind: _fit_temperature(_shifted_logits(activations, kind, prior), labels) for kind in kinds}
     kind = min(fits, key=lambda kind: fits[kind][1])
     temperature = fits[kind][0]
-    after = (_shifted_logits(activations, kind, prior) / temperature).softmax(1)
-    before = logits_of(activations, "log").softmax(1)
-    true = after.gather(1, labels[:, None])[:, 0]
-    return Calibration(
-        logits=kind,
-        temperature=temperature,
-        scores=tuple((1 - true).clamp(0, 1).sort().values.tolist()),
-        nll_before=log_loss(before, labels),
-        nll=log_loss(after, labels),
-        ece_before=_calibration_error(before, activations, labels),
-        ece=_calibration_error(after, activations, labels),
-        prior=None if prior is None else tuple(prior),
-    )
+    probabilities = (_shifted_logits(activations, kind, prior) / temperature).softmax(1)
+    scores = (1 - probabilities.gather(1, labels[:, None])[:, 0]).clamp(0, 1).sort().values
+    return Calibration(kind, temperature, tuple(scores.tolist()), prior=None if prior is None else tuple(prior))
 
 
 def logits_of(activations: Float[Tensor, "*b classes"], kind: Logits) -> Float[Tensor, "*b classes"]:
@@ -155,12 +128,6 @@ def logits_of(activations: Float[Tensor, "*b classes"], kind: Logits) -> Float[T
     activations = activations.double()
     logarithm = activations.clamp_min(LEAST).log()
     return logarithm if kind == "log" else logarithm - torch.log1p(-activations.clamp_max(MOST))
-
-
-def log_loss(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
-    """Return the mean −ln of the probability of the true class, in nats."""
-    true = probabilities.gather(1, labels[:, None]).clamp_min(torch.finfo(probabilities.dtype).tiny)
-    return float(-true.log().mean()) + 0.0  # no -0.0
 
 
 def check_coverage(coverage: float) -> None:
@@ -239,16 +206,12 @@ def _shifted_logits(
 
 
 def _fit_temperature(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> tuple[float, float]:
-    """Return the temperature with the least smoothed loss, and that loss. It is convex in 1/T: one minimum."""
+    """Return the temperature with the least mean cross-entropy, and that loss. It is convex in 1/T: one minimum.
+
+    Targets leave 1/(n + 2) to the strongest wrong class.
+    """
     from scipy.optimize import minimize_scalar  # predictions need not wait for its import
 
-    loss = _smoothed_loss(logits, labels)
-    fit = minimize_scalar(loss, bounds=_LOG_TEMPERATURE_BOUNDS, method="bounded", options={"xatol": 1e-6})
-    return math.exp(fit.x), float(fit.fun)
-
-
-def _smoothed_loss(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Callable[[float], float]:
-    """Return the mean cross-entropy as a function of ln T; targets leave 1/(n + 2) to the strongest wrong class."""
     rest = 1 / (len(labels) + 2)
     true = logits.gather(1, labels[:, None])[:, 0]
     other = logits.scatter(1, labels[:, None], -math.inf).max(1).values
@@ -258,13 +221,5 @@ def _smoothed_loss(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
         scale = math.exp(-log_temperature)
         return float(((scale * logits).logsumexp(1) - scale * target).mean())
 
-    return loss
-
-
-def _calibration_error(
-    probabilities: Float[Tensor, "n classes"], activations: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
-) -> float:
-    """Return the expected calibration error of the predicted class, whether or not it is the most probable one."""
-    predicted = activations.argmax(1)
-    confidence = probabilities.gather(1, predicted[:, None])[:, 0]
-    return calibration_curve(confidence.clamp(0, 1).numpy(), (predicted == labels).numpy()).expected_error
+    fit = minimize_scalar(loss, bounds=_LOG_TEMPERATURE_BOUNDS, method="bounded", options={"xatol": 1e-6})
+    return math.exp(fit.x), float(fit.fun)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from scipy.special import bdtr
 from torch import Tensor
 
-from capsella.errors import CapsellaError, check_argument
+from capsella.errors import check_argument
 from capsella.types import Output
 from capsella.uncertainty.calibration import logits_of
 
@@ -107,11 +107,6 @@ class ClassGaussian:
     means: Float[Tensor, "classes d"]
     whitening: Float[Tensor, "d d"]
 
-    def __post_init__(self) -> None:
-        fits = self.means.ndim == 2 and self.whitening.shape == (self.means.shape[1],) * 2
-        if not (fits and self.means.isfinite().all() and self.whitening.isfinite().all()):
-            raise CapsellaError("means, whitening: must be finite, of [classes d] and [d d]")
-
     def distance(self, features: Float[Tensor, "b d"], classes: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
         """Return the Mahalanobis distance to the mean of each image's class, divided by √d."""
         from_mean = features.float() - self.means.to(features.device)[classes]
@@ -143,34 +138,26 @@ def fit_gaussian(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], clas
     return ClassGaussian(means.float(), whitening.float())
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreDistribution:
-    """One score of the validation images, ascending, to normalise the score of new images."""
+def normalize_score(scores: Float[Tensor, " b"], validation: Float[Tensor, " n"]) -> Float[Tensor, " b"]:
+    """Return −ln of the proportion of validation images with at least this score; the image itself counts as one.
 
-    values: Float[Tensor, " n"]
+    In the largest tenth of the scores and beyond, an exponential tail with the same mean excess replaces the
+    proportion. So scores above all validation scores still differ, and have a gradient.
 
-    def __post_init__(self) -> None:
-        values = self.values
-        is_valid = values.ndim == 1 and len(values) > 0 and bool(values.isfinite().all())
-        if not is_valid or bool((values.diff() < 0).any()):
-            raise CapsellaError("validation scores: must be at least one finite number, ascending")
-
-    def normalize(self, scores: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-        """Return −ln of the proportion of validation images with at least this score; the image itself counts as one.
-
-        In the largest tenth of the scores and beyond, an exponential tail with the same mean excess replaces the
-        proportion. So scores above all validation scores still differ, and have a gradient.
-        """
-        values = self.values.to(scores)
-        number = len(values)
-        tail = max(1, number // _TAIL)
-        start = values[max(0, number - tail - 1)]
-        spread = values.std(correction=0)
-        excess = (values[-tail:].mean() - start).clamp_min(1e-3 * spread + 1e-9)
-        above = number - torch.searchsorted(values, scores.detach().contiguous())
-        inside = math.log(number + 1) - (1 + above).to(scores).log()
-        beyond = math.log((number + 1) / (tail + 1)) + (scores - start) / excess
-        return torch.where(scores > start, beyond, inside)
+    Args:
+        scores: one score of each image.
+        validation: the same score of the validation images, ascending.
+    """
+    values = validation.to(scores)
+    number = len(values)
+    tail = max(1, number // _TAIL)
+    start = values[max(0, number - tail - 1)]
+    spread = values.std(correction=0)
+    excess = (values[-tail:].mean() - start).clamp_min(1e-3 * spread + 1e-9)
+    above = number - torch.searchsorted(values, scores.detach().contiguous())
+    inside = math.log(number + 1) - (1 + above).to(scores).log()
+    beyond = math.log((number + 1) / (tail + 1)) + (scores - start) / excess
+    return torch.where(scores > start, beyond, inside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,26 +166,30 @@ class OODDetector:
 
     Attributes:
         gaussians: Gaussians of the features that a score is computed from, by the score's name.
-        distributions: the values of each score in use for the validation images.
+        distributions: the values of each score in use for the validation images [n], ascending.
         largest: [n], ascending, the largest normalised score of each validation image.
         weights: SHA-256 of the weights that it was fitted to, if known.
     """
 
     gaussians: Mapping[str, ClassGaussian]
-    distributions: Mapping[str, ScoreDistribution]
+    distributions: Mapping[str, Float[Tensor, " n"]]
     largest: Float[Tensor, " n"]
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        unknown = set(self.distributions) - set(REASONS)
-        if unknown or not self.distributions:
-            raise CapsellaError(f"scores: must be some of {', '.join(REASONS)}, got {sorted(unknown) or 'none'}")
-        without = set(self.distributions) - set(self.gaussians) - {"reconstruction", "rotation"}
-        if without or set(self.gaussians) - set(self.distributions):
-            raise CapsellaError(f"gaussians: must be those of the scores, got {', '.join(self.gaussians) or 'none'}")
-        ScoreDistribution(self.largest)
-        if {len(distribution.values) for distribution in self.distributions.values()} != {len(self.largest)}:
-            raise CapsellaError("validation scores: must be of the same images")
+        names = set(self.distributions)
+        check_argument(bool(names) and names <= set(REASONS), f"be some of {', '.join(REASONS)}", scores=sorted(names))
+        of_features = names - {"reconstruction", "rotation"}
+        check_argument(set(self.gaussians) == of_features, "be those of the scores", gaussians=list(self.gaussians))
+        for gaussian in self.gaussians.values():
+            means, whitening = gaussian.means, gaussian.whitening
+            fits = means.ndim == 2 and whitening.shape == (means.shape[1],) * 2
+            is_finite = bool(means.isfinite().all() and whitening.isfinite().all())
+            check_argument(fits and is_finite, "be finite, of [classes d] and [d d]", means_and_whitening="others")
+        for values in (self.largest, *self.distributions.values()):
+            fits = values.ndim == 1 and len(values) == len(self.largest) > 0
+            is_sorted = fits and bool(values.isfinite().all()) and not bool((values.diff() < 0).any())
+            check_argument(is_sorted, "be finite numbers, ascending, of the same images", validation_scores="others")
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -211,27 +202,17 @@ class OODDetector:
         return len(self.largest)
 
     @property
-    def needs_reconstruction(self) -> bool:
-        """True if images must be reconstructed."""
-        return "reconstruction" in self.distributions
-
-    @property
-    def needs_rotation(self) -> bool:
-        """True if images must be classified a second time, upside down."""
-        return "rotation" in self.distributions
-
-    @property
     def digest(self) -> str:
         """SHA-256 of the validation scores, which identifies the fit."""
         digest = hashlib.sha256()
         for name in self.scores:
-            digest.update(name.encode() + self.distributions[name].values.cpu().numpy().tobytes())
+            digest.update(name.encode() + self.distributions[name].cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def normalized_scores(self, scores: Float[Tensor, "b scores"]) -> Float[Tensor, "b scores"]:
         """Return each score as −ln of a proportion of validation images, in the order of `scores`."""
         columns = zip(self.scores, scores.unbind(1), strict=True)
-        return torch.stack([self.distributions[name].normalize(column) for name, column in columns], 1)
+        return torch.stack([normalize_score(column, self.distributions[name]) for name, column in columns], 1)
 
     def threshold(self, false_positive_rate: float) -> float:
         """Return the normalised score above which an image is OOD; infinity with too few validation images.
@@ -265,7 +246,7 @@ def fit_detector(gaussians: Mapping[str, ClassGaussian], columns: Mapping[str, F
     columns = dict(columns)
     if float(columns["rotation"].quantile(STEADY)) >= MOST_CHANGE:
         del columns["rotation"]
-    distributions = {name: ScoreDistribution(column.sort().values) for name, column in columns.items()}
+    distributions = {name: column.sort().values for name, column in columns.items()}
     return OODDetector(gaussians, distributions, largest_scores(list(columns.values())).sort().values)
 
 
@@ -279,7 +260,7 @@ def largest_scores(columns: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
     for k in fold.unique():
         inside = fold == k
         others = ~inside if number > 1 else inside
-        normalized = [ScoreDistribution(column[others].sort().values).normalize(column[inside]) for column in columns]
+        normalized = [normalize_score(column[inside], column[others].sort().values) for column in columns]
         largest[inside] = torch.stack(normalized, 1).amax(1)
     return largest
 

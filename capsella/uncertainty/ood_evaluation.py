@@ -12,7 +12,6 @@ from torch import Tensor
 
 from capsella.data import DataOptions, ImageSet, NamedData, batches, load_data, source_names
 from capsella.data.decoding import decode_files
-from capsella.data.domains import class_index
 from capsella.data.images import join
 from capsella.data.options import STAINED
 from capsella.data.reading import resize_array
@@ -47,14 +46,10 @@ class OODSet:
     Attributes:
         name: name as requested.
         images: uint8 pixels.
-        classes: the name of each image's class, if the source has it.
-        unreadable: number of files of a folder that cannot be read.
     """
 
     name: str
     images: UInt8[Tensor, "n c h w"]
-    classes: tuple[str, ...] | None = None
-    unreadable: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,20 +68,14 @@ class OODResult:
     Attributes:
         flagged: number of images flagged as OOD.
         flagged_interval_95: 95 % interval of their proportion.
-        labelled, correct: number of images not flagged that show a class of the model, and of those classified
-            correctly; None if the source has no such class.
         scores: for an OOD set, the AUROC of each score, the combined one first.
-        unreadable: number of files that could not be read.
     """
 
     name: str
     images: int
     flagged: int
     flagged_interval_95: tuple[float, float]
-    labelled: int | None
-    correct: int | None
     scores: tuple[DetectionScore, ...] = ()
-    unreadable: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON."""
@@ -173,22 +162,20 @@ def evaluate_ood(
     check_argument(len(test) > 0 and bool(sets), "be at least one", test_and_sets=(len(test), len(sets)))
     groups = None if test.group is None else test.group.numpy()
     threshold = detector.threshold(false_positive_rate)
-    inside, predicted = _score(model, test.images, batch_size)
-    result = _flag("test images", inside, predicted, test.labels, threshold, groups)
+    inside = _score(model, test.images, batch_size)
     results = []
     for ood in sets:
-        scores, predicted = _score(model, ood.images, batch_size)
-        numbers = torch.tensor([class_index(name, model.classes) for name in ood.classes or ()])
-        found = _flag(ood.name, scores, predicted, numbers, threshold)
-        results.append(replace(found, scores=_compare(inside, scores, groups), unreadable=ood.unreadable))
+        scores = _score(model, ood.images, batch_size)
+        results.append(replace(_flag(ood.name, scores, threshold), scores=_compare(inside, scores, groups)))
+    result = _flag("test images", inside, threshold, groups)
     return OODReport(false_positive_rate, detector.images, result, tuple(results))
 
 
 Scores = dict[str, Float[Tensor, " n"]]
 
 
-def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> tuple[Scores, Tensor]:
-    """Return the scores of images by name, and their predicted classes."""
+def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> Scores:
+    """Return the scores of images by name."""
     detector = model.ood_detector
     assert detector is not None
     rows = []
@@ -200,24 +187,15 @@ def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> tuple[Sco
             check_finite(output.activations)
             logits = class_logits(output)
             baselines = torch.stack([msp_score(logits), energy_score(logits)], 1)
-            predicted = output.activations.argmax(1)
-            columns = (normalized.amax(1, keepdim=True), normalized, baselines, predicted[:, None])
+            columns = (normalized.amax(1, keepdim=True), normalized, baselines)
             rows.append(torch.cat([column.double().cpu() for column in columns], 1))
-    table = torch.cat(rows).clone()
     names = (COMBINED, *detector.scores, *BASELINES)
-    return dict(zip(names, table.unbind(1), strict=False)), table[:, -1].long()
+    return dict(zip(names, torch.cat(rows).clone().unbind(1), strict=True))
 
 
-def _flag(
-    name: str, scores: Scores, predicted: Tensor, labels: Tensor, threshold: float, groups: Groups | None = None
-) -> OODResult:
-    """Count the flagged images; labels below 0 stand for classes that the model does not have."""
+def _flag(name: str, scores: Scores, threshold: float, groups: Groups | None = None) -> OODResult:
     flagged = scores[COMBINED] > threshold
-    labelled = correct = None
-    if (labels >= 0).any():
-        labelled, correct = (int((~flagged & is_so).sum()) for is_so in (labels >= 0, labels == predicted))
-    interval = proportion_interval(flagged.numpy(), groups)
-    return OODResult(name, len(predicted), int(flagged.sum()), interval, labelled, correct)
+    return OODResult(name, len(flagged), int(flagged.sum()), proportion_interval(flagged.numpy(), groups))
 
 
 def _compare(inside: Scores, outside: Scores, groups: Groups | None) -> tuple[DetectionScore, ...]:
@@ -254,8 +232,7 @@ def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) 
     if model.channels == 2 and few.channels != 2:
         raise CapsellaError(f"ood: {name} has no stereo pairs, which {model.name} needs; use {NOISE} or {HALF}")
     preprocessing = Preprocessing(model.image_size, model.channels, fit=model.fit)
-    pixels = resize_array(few.images.permute(0, 2, 3, 1).numpy(), preprocessing)
-    return OODSet(name, pixels, tuple(few.classes[k] for k in few.labels.tolist()))
+    return OODSet(name, resize_array(few.images.permute(0, 2, 3, 1).numpy(), preprocessing))
 
 
 def _source_options(name: str, model: ImageClassifier) -> DataOptions:
@@ -274,4 +251,4 @@ def _load_folder(name: str, model: ImageClassifier, generator: torch.Generator) 
     pixels = torch.cat([torch.from_numpy(chunk.pixels) for chunk in chunks])
     if not len(pixels):
         raise CapsellaError(f"ood: none of the {len(few)} images in {name} can be read")
-    return OODSet(name, pixels, unreadable=len(few) - len(pixels))
+    return OODSet(name, pixels)

@@ -14,18 +14,11 @@ from torch import Tensor
 
 from capsella.errors import ArgumentError, check_argument
 from capsella.evaluation.metrics import Evaluation
-from capsella.evaluation.statistics import Groups, proportion_interval
+from capsella.evaluation.statistics import proportion_interval
 from capsella.models import ImageClassifier
-from capsella.uncertainty.calibration import (
-    Calibration,
-    calibration_curve,
-    images_for_coverage,
-    log_loss,
-    logits_of,
-)
+from capsella.uncertainty.calibration import calibration_curve, logits_of
 
 COVERAGES = (1.0, 0.99, 0.95, 0.9, 0.8, 0.7, 0.5)
-SET_COVERAGES = (0.8, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -46,61 +39,32 @@ class CoveragePoint:
     error_interval_95: tuple[float, float] | None
 
 
-@dataclass(frozen=True)
-class SetCoverage:
-    """Prediction sets of the test images at a requested coverage.
-
-    Attributes:
-        covered: number of images whose set contains their true class.
-        covered_interval_95: 95 % interval of their proportion.
-        mean_size: mean number of classes per set.
-        single: number of images with one class in their set.
-        worst_class, worst: the class with the lowest coverage, and its coverage.
-    """
-
-    coverage: float
-    covered: int
-    covered_interval_95: tuple[float, float]
-    mean_size: float
-    single: int
-    worst_class: str
-    worst: float
-
-
 @dataclass(frozen=True, eq=False)
 class SelectiveClassification:
     """The result of `evaluate_selective`.
 
     Attributes:
         images: number of test images.
-        validation_images: number of validation images, which set thresholds and prediction sets.
+        validation_images: number of validation images, which set thresholds.
         curves: "test" and "validation": [2 m], coverage and risk, the most confident images first.
-        nll, ece, …_before: as in `Calibration`, but on the test images.
+        ece_before, ece: expected calibration error on the test images; before, activations are divided by their sum.
     """
 
     images: int
     validation_images: int
     points: tuple[CoveragePoint, ...]
-    sets: tuple[SetCoverage, ...]
     curves: dict[str, Float[np.ndarray, "2 m"]]
-    nll_before: float
-    nll: float
     ece_before: float
     ece: float
-
-    @property
-    def uninformative_sets(self) -> list[float]:
-        """Coverages whose sets contain all classes, because there are too few validation images."""
-        return [sets.coverage for sets in self.sets if images_for_coverage(sets.coverage) > self.validation_images]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON, without the curves."""
         values = {name: value for name, value in vars(self).items() if name != "curves"}
-        return values | {name: [asdict(row) for row in getattr(self, name)] for name in ("points", "sets")}
+        return values | {"points": [asdict(point) for point in self.points]}
 
 
 def evaluate_selective(model: ImageClassifier, validation: Evaluation, test: Evaluation) -> SelectiveClassification:
-    """Take thresholds from the validation images, and measure errors and prediction sets on the test images.
+    """Take thresholds from the validation images, and measure errors on the test images.
 
     Args:
         model: a calibrated model.
@@ -110,23 +74,25 @@ def evaluate_selective(model: ImageClassifier, validation: Evaluation, test: Eva
         raise ArgumentError("model", "be calibrated, as by capsella.uncertainty.calibrate_model", None)
     single = validation.labels.ndim == test.labels.ndim == 1
     check_argument(single, "show one class per image", validation_and_test="pairs")
-    before, after = _normalized(test), calibration.probabilities(test.activations)
-    confidence, confidence_before = _confidence(test, after), _confidence(test, before)
+    confidence = _confidence(test, calibration.probabilities(test.activations))
+    before = _confidence(test, logits_of(test.activations, "log").softmax(1))
     on_validation = _confidence(validation, calibration.probabilities(validation.activations))
-    correct, groups = test.correct.numpy(), test.groups
-    thresholds = {coverage: threshold_at_coverage(on_validation, coverage) for coverage in COVERAGES}
+    correct, groups, points = test.correct.numpy(), test.groups, []
+    for coverage in COVERAGES:
+        threshold = threshold_at_coverage(on_validation, coverage)
+        kept = confidence >= threshold
+        wrong = ~correct[kept]
+        interval = proportion_interval(wrong, None if groups is None else groups[kept]) if kept.any() else None
+        points.append(CoveragePoint(coverage, threshold, int(kept.sum()), int(wrong.sum()), interval))
     return SelectiveClassification(
         images=len(correct),
         validation_images=len(on_validation),
-        points=tuple(_point(*item, confidence, correct, groups) for item in thresholds.items()),
-        sets=tuple(_set_coverage(calibration, test, coverage) for coverage in SET_COVERAGES),
+        points=tuple(points),
         curves={
             "test": risk_coverage_curve(confidence, correct),
             "validation": risk_coverage_curve(on_validation, validation.correct.numpy()),
         },
-        nll_before=log_loss(before, test.labels),
-        nll=log_loss(after, test.labels),
-        ece_before=calibration_curve(confidence_before, correct).expected_error,
+        ece_before=calibration_curve(before, correct).expected_error,
         ece=calibration_curve(confidence, correct).expected_error,
     )
 
@@ -160,45 +126,6 @@ def risk_coverage_curve(
     risk = np.cumsum(~correct[order]) / numbers
     last = np.append(np.diff(confidence[order]) != 0, True)
     return np.stack([numbers / len(confidence), risk])[:, last]
-
-
-def _point(
-    coverage: float,
-    threshold: float,
-    confidence: Float[np.ndarray, " n"],
-    correct: Bool[np.ndarray, " n"],
-    groups: Groups | None,
-) -> CoveragePoint:
-    kept = confidence >= threshold
-    wrong = ~correct[kept]
-    interval = proportion_interval(wrong, None if groups is None else groups[kept]) if kept.any() else None
-    return CoveragePoint(coverage, threshold, int(kept.sum()), int(wrong.sum()), interval)
-
-
-def _set_coverage(calibration: Calibration, test: Evaluation, coverage: float) -> SetCoverage:
-    sets = calibration.sets(test.activations, coverage)
-    covered = sets.gather(1, test.labels[:, None])[:, 0]
-    sizes = sets.sum(1)
-    by_class = {
-        name: float(covered[test.labels == k].double().mean())
-        for k, name in enumerate(test.classes)
-        if (test.labels == k).any()
-    }
-    worst = min(by_class, key=lambda name: by_class[name])
-    return SetCoverage(
-        coverage=coverage,
-        covered=int(covered.sum()),
-        covered_interval_95=proportion_interval(covered.numpy(), test.groups),
-        mean_size=float(sizes.double().mean()),
-        single=int((sizes == 1).sum()),
-        worst_class=worst,
-        worst=by_class[worst],
-    )
-
-
-def _normalized(evaluation: Evaluation) -> Float[Tensor, "n classes"]:
-    """Return activations divided by their sum, the probabilities before calibration."""
-    return logits_of(evaluation.activations, "log").softmax(1)
 
 
 def _confidence(evaluation: Evaluation, probabilities: Float[Tensor, "n classes"]) -> Float[np.ndarray, " n"]:

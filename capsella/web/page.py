@@ -136,7 +136,7 @@ def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict
     facts["threshold"] = detector.threshold(FALSE_POSITIVE_RATE)
     for name in sorted(set(detector.scores) & {"low_level", "poses", "reconstruction"}):
         facts["reasons"][name] = REASONS[name]
-        arrays.add(f"{prefix}/validation_{name}", "f4", detector.distributions[name].values.numpy())
+        arrays.add(f"{prefix}/validation_{name}", "f4", detector.distributions[name].numpy())
         if name in detector.gaussians:
             arrays.add(f"{prefix}/means_{name}", "f4", detector.gaussians[name].means.numpy())
             arrays.add(f"{prefix}/whitening_{name}", "f4", detector.gaussians[name].whitening.numpy())

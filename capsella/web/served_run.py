@@ -107,7 +107,7 @@ def open_served_run(run: Run, name: str, most: int = 500, cnn: tuple[str, ImageC
         CapsellaError: its images are missing, or it is a CNN.
     """
     check_minimum(1, images=most)
-    model, test = capsules_of(run), load_splits(run, skip_broken=True).test
+    model, test = capsules_of(run), load_splits(run).test
     return ServedRun(name, model, test, encode_test_images(model, test, most), cnn)
 
 

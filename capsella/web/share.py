@@ -54,7 +54,7 @@ def share_runs(
     check_argument(1 <= len(runs) <= 2, "be one, or two to compare", runs=len(runs))
     with_capsules, cnn = split_cnn(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
-    tests = [load_splits(run, skip_broken=True).test for run in with_capsules.values()]
+    tests = [load_splits(run).test for run in with_capsules.values()]
     seen = [encode_test_images(model, test) for model, test in zip(named.values(), tests, strict=True)]
     arrays = Arrays()
     facts, chosen = page_content(named, seen, images, arrays, network=network, cnn=cnn)
@@ -98,7 +98,7 @@ def split_cnn(runs: Mapping[str, Run]) -> tuple[dict[str, Run], tuple[str, Image
 
 def _digests(run: Run) -> dict[str, str]:
     """Return digests of the images that the run was trained and validated on."""
-    return RunFolder(run.folder).images() or load_splits(run, skip_broken=True).digests()
+    return RunFolder(run.folder).images() or load_splits(run).digests()
 
 
 def capsules_of(run: Run) -> CapsuleClassifier:

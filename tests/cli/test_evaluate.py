@@ -39,18 +39,6 @@ def test_selective_classification(cli, copied):
     assert read(run / "test-selective.json")["images"] == 6
 
 
-def test_a_run_that_is_not_calibrated_can_be(cli, copied):
-    _, run = copied
-    before = read(run / "calibration.json")
-    (run / "calibration.json").unlink()
-    refused = cli("evaluate", run, "--selective")
-    assert (refused.code, "--calibrate" in refused.err) == (1, True)
-    assert cli("evaluate", run, "--selective", "--calibrate").code == 0
-    after = read(run / "calibration.json")
-    assert after["temperature"] == pytest.approx(before["temperature"], rel=1e-3)
-    assert after["weights"] == before["weights"]
-
-
 def test_out_of_distribution_images(cli, copied):
     images, run = copied
     flags = ("--ood-false-positive-rate", 0.85)

@@ -137,10 +137,10 @@ def spawn(*words):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def kill_in_mid_epoch(process, checkpoint):
-    """Wait until the checkpoint has been replaced some times, and kill."""
+def kill_after_an_epoch(process, checkpoint):
+    """Wait until the checkpoint has been replaced once, and kill."""
     seen: set[int] = set()
-    while len(seen) < 4:
+    while len(seen) < 2:
         assert process.poll() is None, process.communicate()
         if checkpoint.exists():
             seen.add(checkpoint.stat().st_mtime_ns)
@@ -150,20 +150,19 @@ def kill_in_mid_epoch(process, checkpoint):
     assert process.returncode == -signal.SIGKILL
 
 
-def test_killed_in_mid_epoch_and_resumed_the_weights_are_those_of_an_unbroken_run(cli, images, tmp_path):
+def test_killed_and_resumed_the_weights_are_those_of_an_unbroken_run(cli, images, tmp_path):
     killed, unbroken = tmp_path / "killed", tmp_path / "unbroken"
-    words = ["--data", images, "--size", 17, "--epochs", 2, "--batch-size", 2, "--accelerator", "cpu"]
-    words += ["--deterministic", "--checkpoint-seconds", 0, "--out", killed]
-    kill_in_mid_epoch(spawn("train", *CAPSNET, *words), killed / "last.ckpt")
+    words = ["--data", images, "--size", 17, "--epochs", 3, "--batch-size", 2, "--accelerator", "cpu"]
+    words += ["--deterministic", "--out", killed]
+    kill_after_an_epoch(spawn("train", *CAPSNET, *words), killed / "last.ckpt")
     progress = torch.load(killed / "last.ckpt", weights_only=True)["progress"]
-    assert 0 < progress["batch"] < 12  # of 24 images
+    assert 0 < progress["epoch"] < 3
     assert not (killed / "summary.json").exists()
     interrupted = cli("evaluate", killed)
     assert interrupted.code == 1 or "interrupted" in interrupted.err
 
     assert cli("train", "--resume", killed, "--epochs", 9).code == 1
     assert cli("train", "--resume", killed, "--threads", 1).code == 0
-    assert RunFolder(killed).read_compute().threads == 1
     assert (killed / "report.html").exists()
     _, recipe, _ = RunFolder(killed).read_config()
     train(recipe, unbroken, console=Console(quiet=True))

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import Evaluation
 from capsella.models import create_model
 from capsella.report.figures import risk_coverage_figure
-from capsella.report.prose import ood_notes, selective_notes
+from capsella.report.prose import ood_notes
 from capsella.report.terminal import ood_table, selective_table
 from capsella.uncertainty import (
     OODSet,
@@ -61,18 +60,14 @@ class TestOOD:
             assert (noise.images, half.images, result.test.images, noise.flagged) == (30, 30, 30, 30)
             assert noise.scores[0].auc == 1
             assert (half.scores[0].score, half.scores[0].auc > 0.8) == ("combined", True)
-            assert noise.labelled is noise.correct is None
             assert result.test.flagged <= 6
             names = [score.score for score in noise.scores]
             assert (names[:3], names[-2:]) == (["combined", "low_level", "features"], ["msp", "energy"])
 
     def test_images_of_the_same_kind_are_not(self, fitted, digits):
         model = fitted["cnn"]
-        names = tuple(digits.test.classes[k] for k in digits.test.labels)
-        (same,) = evaluate_ood(model, digits.test, [OODSet("same", digits.test.images, names)]).sets
+        (same,) = evaluate_ood(model, digits.test, [OODSet("same", digits.test.images)]).sets
         assert all(score.auc == pytest.approx(0.5) for score in same.scores)
-        assert same.labelled == 30 - same.flagged
-        assert same.correct <= same.labelled
 
     def test_copies_of_an_image_prove_no_more_than_the_image(self, fitted, digits):
         model, few = fitted["cnn"], digits.test
@@ -107,8 +102,7 @@ class TestOOD:
             Image.fromarray(np.full((9, 30, 3), 80 * number, np.uint8)).save(tmp_path / f"{number}.png")
         (tmp_path / "broken.png").write_bytes(b"no image")
         folder, source = (load_ood_set(name, model, digits.test) for name in (str(tmp_path), "digits"))
-        assert (folder.images.shape, folder.classes, folder.unreadable) == ((3, 1, 12, 12), None, 1)
-        assert (source.images.shape, len(source.classes)) == ((1000, 1, 12, 12), 1000)
+        assert (folder.images.shape, source.images.shape) == ((3, 1, 12, 12), (1000, 1, 12, 12))
         for name in ("nowhere", "multimnist"):
             with pytest.raises(CapsellaError, match=r"^ood: "):
                 load_ood_set(name, model, digits.test)
@@ -158,32 +152,15 @@ class TestSelective:
         other = evaluate_selective(model, validation, self.evaluation(50, 2))
         assert [point.threshold for point in other.points] == [point.threshold for point in result.points]
 
-    def test_sets_contain_the_true_class_as_often_as_requested(self, calibrated):
-        result = evaluate_selective(*calibrated, self.evaluation(2000, 1))
-        for sets in result.sets:
-            assert sets.covered / 2000 >= sets.coverage - 0.03
-            assert sets.worst <= sets.covered / 2000
-        assert [sets.mean_size for sets in result.sets] == sorted(sets.mean_size for sets in result.sets)
-        assert selective_notes(result) == []
-
     def test_copies_of_an_image_prove_no_more_than_the_image(self, calibrated):
         few, which = self.evaluation(200, 1), torch.arange(200).repeat(10)
         copied = Evaluation(few.activations[which], few.labels[which], CLASSES, group=which)
         results = [evaluate_selective(*calibrated, of) for of in (few, copied, replace(copied, group=None))]
-        for name, field in (("points", "error_interval_95"), ("sets", "covered_interval_95")):
-            for rows in zip(*(getattr(result, name) for result in results), strict=True):
-                plain, grouped, ungrouped = (getattr(row, field) for row in rows)
-                if 0 not in plain and 1 not in plain:
-                    assert width(grouped) == pytest.approx(width(plain), rel=0.1)
-                    assert width(ungrouped) < 0.5 * width(plain)
-
-    def test_few_validation_images_are_named(self, calibrated):
-        model, few = calibrated[0], self.evaluation(12, 3)
-        model.calibration = fit_calibration(few.activations, few.labels)
-        result = evaluate_selective(model, few, self.evaluation(100, 1))
-        assert result.uninformative_sets == [0.95, 0.99]
-        assert "0.95 needs 19, 0.99 needs 99" in selective_notes(result)[0]
-        assert {sets.coverage: sets.mean_size for sets in result.sets}[0.99] == 3
+        for points in zip(*(result.points for result in results), strict=True):
+            plain, grouped, ungrouped = (point.error_interval_95 for point in points)
+            if 0 not in plain and 1 not in plain:
+                assert width(grouped) == pytest.approx(width(plain), rel=0.1)
+                assert width(ungrouped) < 0.5 * width(plain)
 
     def test_ties_are_kept_together(self):
         confidence, correct = np.array([0.9, 0.6, 0.6, 0.6]), np.array([True, False, True, True])
@@ -195,13 +172,9 @@ class TestSelective:
 
     def test_table_json_and_figure(self, calibrated):
         result = evaluate_selective(*calibrated, self.evaluation(200, 1))
-        result = replace(result, sets=tuple(replace(sets, worst_class="neutrophil") for sets in result.sets))
-        text = printed(selective_table(result))
-        assert "…" not in text
-        assert len(re.findall(r"0\.\d+ to \d\.\d+ .* neutrophil │", text)) == len(result.sets)  # a line each
+        assert "…" not in printed(selective_table(result))
         values = result.to_dict()
         assert values["points"][0]["errors"] == result.points[0].errors
-        assert values["sets"][0]["coverage"] == 0.8
         (axes,) = risk_coverage_figure(result).axes
         assert len(axes.lines) == 3
 

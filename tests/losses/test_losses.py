@@ -29,14 +29,6 @@ def test_margin_loss_by_hand() -> None:
     assert margin_loss(activations, torch.tensor([0, 1])).item() == pytest.approx((0.03 + 1.215) / 2)
 
 
-def test_margins_are_squared() -> None:
-    def miss(by: float) -> float:
-        return margin_loss(torch.tensor([[0.9 - by, 0.1]]), torch.tensor([0])).item()
-
-    assert miss(0.4) == pytest.approx(0.16)
-    assert miss(0.2) == pytest.approx(0.04)
-
-
 def test_nothing_is_lost_beyond_the_margins() -> None:
     activations = torch.tensor([[0.95, 0.05, 0.1]], requires_grad=True)
     loss = margin_loss(activations, torch.tensor([0]))
@@ -52,23 +44,16 @@ def test_several_classes_may_be_present(dtype: torch.dtype) -> None:
     assert loss.item() == pytest.approx(0.01 + 0.02 + 0.7225)
 
 
-def test_reconstruction_is_summed_over_pixels_or_averaged() -> None:
+def test_reconstruction_is_summed_over_pixels_or_averaged_and_added() -> None:
     images, reconstruction = torch.zeros(2, 1, 2, 3), torch.tensor([0.1, 0.3])[:, None, None, None].expand(2, 1, 2, 3)
     # 6 pixels: 6·0.01 and 6·0.09
     assert reconstruction_loss(reconstruction, images).item() == pytest.approx(0.3)
     assert reconstruction_loss(reconstruction, images, "mean").item() == pytest.approx(0.05)
-
-
-def test_weights_of_sum_and_mean() -> None:
-    """0.0005 with the sum is 0.392 with the mean of 784 pixels; the one for the other is 784 times off."""
-    images = torch.rand(3, 1, 28, 28)
-    output = Output(torch.rand(3, 10), reconstruction=torch.rand(3, 1, 28, 28))
-    labels = torch.tensor([1, 2, 3])
-    summed = total_loss(output, images, labels, LossOptions())
-    averaged = total_loss(output, images, labels, LossOptions(reconstruction="mean", reconstruction_weight=0.392))
-    torch.testing.assert_close(summed.reconstruction, averaged.reconstruction)
-    squares = (output.reconstruction - images).square()
-    torch.testing.assert_close(summed.reconstruction, 0.0005 * squares.sum() / 3)
+    output, labels = Output(torch.rand(2, 4), reconstruction=reconstruction), torch.tensor([0, 2])
+    losses = total_loss(output, images, labels, LossOptions(positive_margin=0.8, reconstruction_weight=0.01))
+    assert losses.reconstruction.item() == pytest.approx(0.003)
+    torch.testing.assert_close(losses.classification, margin_loss(output.activations, labels, 0.8))
+    torch.testing.assert_close(losses.total, losses.classification + losses.reconstruction)
 
 
 def test_cross_entropy_takes_logits_where_there_are_any() -> None:
@@ -78,15 +63,6 @@ def test_cross_entropy_takes_logits_where_there_are_any() -> None:
     activations = torch.tensor([[0.9, 0.1]])
     expected = math.log(1 + math.exp(-0.8))
     assert cross_entropy(Output(activations), torch.tensor([0])).item() == pytest.approx(expected)
-
-
-def test_total_is_the_sum_of_its_parts() -> None:
-    images, labels = torch.rand(2, 1, 3, 3), torch.tensor([0, 2])
-    output = Output(torch.rand(2, 4), reconstruction=torch.rand(2, 1, 3, 3))
-    losses = total_loss(output, images, labels, LossOptions(positive_margin=0.8, reconstruction_weight=0.01))
-    torch.testing.assert_close(losses.total, losses.classification + losses.reconstruction)
-    torch.testing.assert_close(losses.classification, margin_loss(output.activations, labels, 0.8))
-    torch.testing.assert_close(losses.reconstruction, 0.01 * reconstruction_loss(output.reconstruction, images))
 
 
 def test_without_a_decoder_only_the_classification_counts() -> None:
@@ -109,11 +85,6 @@ def test_spread_loss_by_hand() -> None:
     activations = torch.tensor([[0.9, 0.1, 0.6], [0.3, 0.2, 0.2]])
     expected = (0.2**2 + 0.6**2 + 0.5**2) / 2
     torch.testing.assert_close(spread_loss(activations, torch.tensor([0, 1]), 0.5), torch.tensor(expected))
-
-
-def test_the_true_class_is_left_out() -> None:
-    """Were it in the sum, it would add m² to every image."""
-    assert spread_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), 0.9) == 0.0
 
 
 def test_gradient_raises_the_true_class_and_lowers_the_others() -> None:
@@ -149,32 +120,22 @@ def test_refusals_name_the_argument() -> None:
     """Above all shapes that broadcasting would hide."""
     activations, images = torch.rand(2, 3), torch.rand(2, 1, 4, 4)
     output, numbers = Output(activations, logits=activations), torch.tensor([0, 2])
+    one, two = torch.ones(1), torch.ones(2, 1)
     calls: list[tuple[str, Callable[[], Any]]] = [
-        *(
-            ("labels", lambda x=x: margin_loss(activations, x))  # type: ignore[misc]
-            for x in (torch.tensor([0, 1, 2]), torch.zeros(2, 4), torch.tensor([0.0, 1.0]), torch.zeros(2, 1))
-        ),
-        *(
-            ("labels", lambda x=x: spread_loss(activations, x))  # type: ignore[misc]
-            for x in (torch.tensor([0]), torch.zeros(2, 3), torch.tensor([0.0, 1.0]))
-        ),
-        *(
-            ("image_weights", lambda loss=loss, of=of, x=x: loss(of, numbers, image_weights=torch.ones(x)))  # type: ignore[misc]
-            for x in ((2, 1), (1,))
-            for loss, of in (
-                (margin_loss, activations),
-                (spread_loss, activations),
-                (cross_entropy, output),
-                (sigmoid_cross_entropy, output),
-            )
-        ),
+        ("labels", lambda: margin_loss(activations, torch.tensor([0, 1, 2]))),
+        ("labels", lambda: margin_loss(activations, torch.tensor([0.0, 1.0]))),
+        ("labels", lambda: margin_loss(activations, torch.zeros(2, 1))),
+        ("labels", lambda: spread_loss(activations, torch.tensor([0]))),
+        ("labels", lambda: spread_loss(activations, torch.zeros(2, 3))),
+        ("image_weights", lambda: margin_loss(activations, numbers, image_weights=two)),
+        ("image_weights", lambda: spread_loss(activations, numbers, image_weights=one)),
+        ("image_weights", lambda: cross_entropy(output, numbers, one)),
+        ("image_weights", lambda: sigmoid_cross_entropy(output, numbers, two)),
         ("output", lambda: sigmoid_cross_entropy(Output(activations), numbers)),
         ("reconstruction", lambda: reconstruction_loss(images[:1], images)),
         ("reduction", lambda: reconstruction_loss(images, images, "max")),  # type: ignore[arg-type]
-        ("loss spread_schedule", lambda: LossOptions(spread_schedule="stair")),  # type: ignore[arg-type]
+        ("spread_schedule", lambda: LossOptions(spread_schedule="stair")),  # type: ignore[arg-type]
         ("positive_margin", lambda: LossOptions(positive_margin=math.nan)),
-        ("reconstruction_weight", lambda: LossOptions(reconstruction_weight=-1.0)),
-        ("spread_first, spread_last", lambda: LossOptions(spread_first=0.0)),
         ("spread_first, spread_last", lambda: LossOptions(spread_last=0.1)),
         ("spread_steps", lambda: LossOptions(spread_steps=0)),
     ]

@@ -43,7 +43,7 @@ def test_prose(golden):
     splits, stop = load_data(DIGITS), {"reached": True, "at_error": 0.77}
     trainings = {
         "best epoch": training(None, splits),
-        "last epoch, weighted": training(None, splits, keep="last", balance="weights"),
+        "last epoch": training(None, splits, keep="last"),
         "stopped by test images": training({**stop, "on": "test"}, splits),
         "stopped by validation images": training({**stop, "on": "validation"}, splits, stop_on="validation"),
     }

@@ -53,7 +53,7 @@ def die_at(name: str, epoch: int, batch: int) -> None:
     step = Trainer._train_step
 
     def deadly(self, chosen):
-        if (self.files.path.name, self.progress.epoch + 1, self.progress.batch + 1) == (name, epoch, batch):
+        if (self.files.path.name, self.progress.epoch + 1, self.batch + 1) == (name, epoch, batch):
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, chosen)
 

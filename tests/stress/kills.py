@@ -23,7 +23,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 WRITES = ("fsync", "replace")  # where `capsella.files` is in the middle of a write
 KILLS = (1, 2, 3, 4)  # of one command before it may end
 TRAIN = ["--size", "20", "--epochs", "2", "--batch-size", "6", "--accelerator", "cpu", "--precision", "32-true",
-         "--deterministic", "--checkpoint-seconds", "0"]  # fmt: skip
+         "--deterministic"]  # fmt: skip
 
 
 class Victim(NamedTuple):

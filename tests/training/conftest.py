@@ -81,7 +81,7 @@ def _trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("capsella.models.base._MODELS", {})
         register_model(tiny_capsnet)
-        train_quietly(tiny_recipe(), folder, checkpoint_seconds=0.0)
+        train_quietly(tiny_recipe(), folder)
     return folder
 
 

@@ -16,7 +16,6 @@ from capsella.training import (
     AdaptOptions,
     adapt_model,
     calibrate_adapted,
-    calibrate_run,
     load_run,
     predict_held_out,
     save_adapted,
@@ -111,8 +110,6 @@ def test_the_folder_is_a_run(tiny, labelled, run, tmp_path):
     assert (read.adapted, read.recipe, run.adapted) == ({"laboratory": "dark"}, run.recipe, None)
     assert not changed(adapted, read.model)
     assert read.model.calibration.images == 16
-    with pytest.raises(CapsellaError, match="adapted"):
-        calibrate_run(tmp_path / "there")
     with pytest.raises(CapsellaError, match="there"):
         save_adapted(run, adapted, tmp_path / "there", {})
     assert calibrate_model(run.model, labelled).weights != read.model.calibration.weights

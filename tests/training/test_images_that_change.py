@@ -9,7 +9,7 @@ from rich.console import Console
 from capsella.data import FolderData
 from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.experiments import evaluate_run
-from capsella.training import ComputeOptions, calibrate_run, load_run, load_splits, resume, train
+from capsella.training import ComputeOptions, load_run, load_splits, resume, train
 from capsella.training.run import RunFolder
 
 QUIET, CPU = Console(quiet=True), ComputeOptions(accelerator="cpu")
@@ -42,7 +42,6 @@ class TestImagesThatChange:
         gone.unlink()
         for function, argument in (
             (resume, paused),
-            (calibrate_run, done.folder),
             (evaluate_run, load_run(tmp_path / "done")),
         ):
             with pytest.raises(CapsellaError, match="has changed"):
@@ -64,13 +63,6 @@ class TestImagesThatChange:
         with pytest.raises(CapsellaError, match="has changed"):
             load_splits(load_run(done.folder))
 
-    def test_what_is_cropped_is_told_wherever_a_run_s_images_are_read(self, recipe, images, tmp_path):
-        Image.new("L", (48, 12), 5).save(images / "a" / "wide.png")
-        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, fit="crop"))
-        done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)
-        with pytest.warns(CapsellaWarning, match="1 image .*75%"):
-            load_splits(load_run(done.folder))
-
     def test_a_training_goes_on_without_the_files_that_came(self, recipe, images, tmp_path):
         folder = tmp_path / "paused"
         train(recipe, folder, until=1, compute=CPU, console=QUIET)
@@ -84,7 +76,7 @@ class TestImagesThatChange:
         test = load_splits(load_run(done.folder)).test.files
         (images / test[0]).write_bytes(b"")
         with pytest.warns(CapsellaWarning, match="left out 1 broken image"):
-            assert load_splits(load_run(done.folder), skip_broken=True).test.files == test[1:]
+            assert load_splits(load_run(done.folder)).test.files == test[1:]
 
     def test_another_class_at_the_same_number(self, recipe, images, tmp_path):
         done = train(recipe, tmp_path / "done", compute=CPU, console=QUIET)

@@ -1,7 +1,4 @@
-"""`--precision auto`: what it chooses, what it remembers, and that a run keeps what it began with."""
-
-import json
-import math
+"""`--precision auto`: what it chooses, and that a run keeps what it began with."""
 
 import pytest
 import torch
@@ -11,7 +8,6 @@ from capsella.errors import CapsellaError
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run, resume, train
 from capsella.training.devices import launch
-from capsella.training.precision import PrecisionChoice, choose_precision, measure_ratio
 from capsella.training.resolve import resolve_auto
 from tests.training.test_resume import poison_step
 
@@ -20,67 +16,19 @@ CPU = ComputeOptions(accelerator="cpu")
 
 
 @pytest.fixture
-def measured(monkeypatch):
-    """Let the next measurements give these ratios; more are an error."""
-
-    def give(*ratios):
-        left = list(ratios)
-        monkeypatch.setattr("capsella.training.precision.measure_ratio", lambda: left.pop(0))
-
-    return give
+def processor_multiplies(monkeypatch):
+    """Let this processor have instructions for bfloat16, or not."""
+    return lambda has: monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: has)
 
 
-@pytest.fixture
-def auto_is(monkeypatch):
-    """Let this machine be one on which "auto" is this precision."""
-    return lambda precision: monkeypatch.setattr(
-        "capsella.training.resolve.choose_precision", lambda accelerator: PrecisionChoice(precision, "as the test says")
-    )
-
-
-def test_the_measurement_leaves_random_numbers_alone():
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    torch.manual_seed(3)
-    assert 0 < measure_ratio() < math.inf
-    assert torch.equal(torch.rand(4), expected)
-
-
-def test_each_number_of_threads_is_measured_once_and_remembered(measured, tmp_path):
-    before, memory = torch.get_num_threads(), tmp_path / "new folder" / "precision.json"
-    measured(2.1, 0.5)
-    try:
-        for threads, precision in ((1, "bf16-mixed"), (3, "32-true"), (1, "bf16-mixed")):
-            torch.set_num_threads(threads)
-            assert choose_precision("cpu", memory).precision == precision
-    finally:
-        torch.set_num_threads(before)
-    assert sorted(json.loads(memory.read_text()).values()) == [0.5, 2.1]
-
-
-def test_a_damaged_memory_is_measured_again_and_written_anew(measured, tmp_path):
-    memory = tmp_path / "precision.json"
-    for content in (b"", b'{"a processor', b"\xff\xfe\x00", b"[2.1]", b"[" * 100_000):
-        memory.write_bytes(content)
-        measured(2.1)
-        assert choose_precision("cpu", memory).precision == "bf16-mixed"
-        assert list(json.loads(memory.read_text()).values()) == [2.1]
-    (key,) = json.loads(memory.read_text())
-    for value in ("fast", -2.0, math.nan):
-        memory.write_text(json.dumps({key: value, "another machine": 3.0}))
-        measured(0.5)
-        assert choose_precision("cpu", memory).precision == "32-true"
-        assert json.loads(memory.read_text()) == {key: 0.5, "another machine": 3.0}
-
-
-def test_a_run_keeps_the_precision_it_began_with(tiny, auto_is, quiet_train, tmp_path, monkeypatch):
-    auto_is("bf16-mixed")
+def test_a_run_keeps_the_precision_it_began_with(tiny, processor_multiplies, quiet_train, tmp_path, monkeypatch):
+    processor_multiplies(True)
     recipe, folder = tiny(precision="auto", epochs=1), tmp_path / "run"
     with monkeypatch.context() as patch:
         poison_step(patch, 4)
         with pytest.raises(TrainingDivergedError):
             quiet_train(recipe)
-    auto_is("32-true")  # on another machine
+    processor_multiplies(False)  # on another machine
     assert resume(folder, console=QUIET).recipe.precision == "bf16-mixed"
     RunFolder(folder).check_recipe(recipe)
     for other in (tiny(epochs=1), tiny(precision="auto")):
@@ -91,8 +39,8 @@ def test_a_run_keeps_the_precision_it_began_with(tiny, auto_is, quiet_train, tmp
     assert auto == reduced != exact
 
 
-def test_bf16_mixed_asks_for_bfloat16_votes(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: True)
+def test_bf16_mixed_asks_for_bfloat16_votes(tiny, tmp_path, processor_multiplies):
+    processor_multiplies(True)
     recipe = tiny(precision="bf16-mixed", epochs=1).with_model(routing=EMRouting())
     run = train(recipe, tmp_path / "run", name="tiny", compute=CPU, console=QUIET)
     assert run.recipe.model.options["routing"].votes == "bfloat16"
@@ -111,8 +59,8 @@ def test_bf16_mixed_asks_for_bfloat16_votes(tiny, tmp_path, monkeypatch):
         ("bf16-mixed", EMRouting(), "cpu", False),
     ],
 )
-def test_votes_stay_float32_otherwise(tiny, precision, routing, accelerator, multiplies, monkeypatch):
-    monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: multiplies)
+def test_votes_stay_float32_otherwise(tiny, precision, routing, accelerator, multiplies, processor_multiplies):
+    processor_multiplies(multiplies)
     recipe = tiny(precision=precision).with_model(routing=routing)
     assert resolve_auto(recipe, ComputeOptions(accelerator=accelerator)) == (recipe, [])
 

@@ -77,7 +77,7 @@ def test_a_recipe_checks_its_fields(argument, fields):
 @pytest.mark.parametrize(
     ("options", "argument", "fields"),
     [
-        (ComputeOptions, "checkpoint_seconds", {"checkpoint_seconds": math.inf}),
+        (ComputeOptions, "devices", {"devices": 0}),
         (OptimizerOptions, "learning_rate", {"learning_rate": math.nan}),
         (OptimizerOptions, "ema", {"ema": 1.0}),
         (OptimizerOptions, "drops", {"drops": (0.5, 0.5)}),

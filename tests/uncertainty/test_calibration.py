@@ -1,6 +1,8 @@
 """Temperature, probabilities and prediction sets on answers whose calibration is known."""
 
+import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -18,15 +20,18 @@ def predictions(number: int, temperature: float, seed: int = 0, classes: int = 5
     return (temperature * logits).softmax(1), labels
 
 
+def calibration_error(probabilities: torch.Tensor, labels: torch.Tensor) -> float:
+    confidence, predicted = probabilities.max(1)
+    return calibration_curve(confidence.numpy(), (predicted == labels).numpy()).expected_error
+
+
 @pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
 def test_the_temperature_of_a_softmax_is_found(temperature):
     fitted = fit_calibration(*predictions(20_000, temperature))
     assert (fitted.logits, fitted.images) == ("log", 20_000)
     assert fitted.temperature == pytest.approx(temperature, rel=0.05)
-    assert fitted.ece < 0.015
-    if temperature != 1:
-        assert fitted.nll < fitted.nll_before - 0.01
-        assert fitted.ece < fitted.ece_before / 3
+    activations, labels = predictions(20_000, temperature, seed=1)
+    assert calibration_error(fitted.probabilities(activations), labels) < 0.02
 
 
 @pytest.mark.parametrize("kind", ["log", "logit"])
@@ -86,8 +91,7 @@ def test_a_rare_class_s_probability_holds_after_balanced_training():
     assert said[0] > right + 0.1
     assert said[1] == pytest.approx(right, abs=0.02)
     assert fitted.temperature == pytest.approx(1, abs=0.15)
-    assert fitted.ece < 0.02
-    assert Calibration.from_dict(fitted.to_dict()) == fitted
+    assert Calibration.from_dict(json.loads(json.dumps(asdict(fitted)))) == fitted
     assert fitted.sets(activations, 0.95).gather(1, activations.argmax(1, keepdim=True)).all()  # the predicted class
     sets = fitted.sets(activations, 0.95)
     assert float(sets.gather(1, labels[:, None]).double().mean()) == pytest.approx(0.95, abs=0.03)
@@ -136,19 +140,12 @@ def test_arguments_that_do_not_fit():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"temperature": 0},
-        {"logits": ["log"]},
-        {"scores": [0.5, 0.1]},
-        {"scores": [math.nan]},
-        {"nll": math.inf},
-    ],
+    [{"temperature": 0}, {"logits": ["log"]}, {"scores": [0.5, 0.1]}, {"scores": [math.nan]}, {"prior": [math.inf]}],
     ids=str,
 )
 def test_what_no_fit_gives_is_refused(change):
-    values = fit_calibration(*predictions(20, 1.0)).to_dict()
-    with pytest.raises(CapsellaError, match="must"):
-        Calibration.from_dict(values | change)
+    with pytest.raises(CapsellaError):
+        Calibration.from_dict(asdict(fit_calibration(*predictions(20, 1.0))) | change)
 
 
 def test_expected_error_is_that_of_its_definition():

@@ -10,7 +10,7 @@ import torch
 from capsella.data import ImageSet
 from capsella.uncertainty import calibrate_model, fit_ood_detector
 from capsella.uncertainty.calibration import Calibration
-from capsella.uncertainty.ood import ScoreDistribution, fit_gaussian, low_level_features
+from capsella.uncertainty.ood import fit_gaussian, low_level_features, normalize_score
 from capsella.web.images import certainty, encode
 from capsella.web.modules import PAGE
 from capsella.web.served_run import explorer_page
@@ -53,7 +53,7 @@ def test_the_page_has_the_test_error_and_the_warnings_of_the_report(calibrated):
 def test_the_page_computes_what_python_does():
     torch.manual_seed(0)
     activations, prior = torch.rand(3), (0.1, -0.2, 0.0)
-    calibration = Calibration("logit", 0.7, (0.1,), 0.0, 0.0, 0.0, 0.0, prior=prior)
+    calibration = Calibration("logit", 0.7, (0.1,), prior=prior)
     scores, image = torch.rand(40).sort().values, torch.rand(1, 3, 6, 5)
     features, labels = torch.rand(30, 4), torch.arange(30) % 3
     gaussian = fit_gaussian(features, labels, 3)
@@ -81,7 +81,7 @@ def test_the_page_computes_what_python_does():
     assert done.returncode == 0, done.stderr
     expected = (
         calibration.probabilities(activations),
-        ScoreDistribution(scores).normalize(tries),
+        normalize_score(tries, scores),
         low_level_features(image)[0],
         gaussian.distance(features[:1], torch.tensor([1])),
     )

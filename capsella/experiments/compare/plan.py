@@ -41,7 +41,7 @@ from capsella.training import ComputeOptions
 from capsella.training.balance import choose_balance
 from capsella.training.config import Balance, ResolvedPrecision
 from capsella.training.loop import time_steps
-from capsella.training.precision import choose_precision
+from capsella.training.resolve import choose_precision
 
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
 LEAST_EPOCHS = 5
@@ -207,9 +207,9 @@ def make_plan(options: ComparisonOptions) -> Plan:
     loading = time.monotonic() - started
     splits = folds[0].splits
     if begun is None:
-        balance: Balance = choose_balance(splits.train.counts()).balance
+        balance: Balance = choose_balance(splits.train.counts())[0]
         precision: ResolvedPrecision = (
-            choose_precision(options.accelerator).precision if options.precision == "auto" else options.precision
+            choose_precision(options.accelerator)[0] if options.precision == "auto" else options.precision
         )
         names = network_names(options.networks)
     elif begun.get("images") != _digests(folds):

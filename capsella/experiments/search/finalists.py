@@ -15,7 +15,6 @@ from capsella.experiments.search.study import Search
 from capsella.experiments.search.trials import POLL, run_trials
 from capsella.files import write_json
 from capsella.training import RunFolder, load_run
-from capsella.training.devices import check_accelerator
 
 
 def run_search(search: Search, console: Console | None = None) -> Outcome:
@@ -25,7 +24,6 @@ def run_search(search: Search, console: Console | None = None) -> Outcome:
         CapsellaError: a training failed for a reason other than its candidate, or the limits reject nearly all of the
             space.
     """
-    check_accelerator(search.compute)
     console = console or Console(quiet=True)
     minutes = search.options.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes

@@ -154,7 +154,7 @@ def open_search(
     batch_size = max(space.ends("batch_size") or (recipe.batch_size,))
     shortened = shorten(recipe, options, images, batch_size, time, len(splits.validation))
     folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder / ".opening", wait=math.inf):
+    with alone_in(folder / ".opening", wait=True):
         study = _open_study(folder, options)
         settings = {
             "recipe": recipe.complete().to_dict(),

@@ -50,7 +50,7 @@ def run_trials(search: Search, console: Console, deadline: float) -> None:
     while True:
         step = "wait"
         with ExitStack() as asking, ExitStack() as alive, quiet_optuna():
-            asking.enter_context(alone_in(search.folder / ".asking", wait=math.inf))
+            asking.enter_context(alone_in(search.folder / ".asking", wait=True))
             if search.options.storage is None:
                 _retry_abandoned(search)
             step = _next_step(search, deadline)
@@ -117,7 +117,7 @@ def _run_trial(search: Search, console: Console, asking: ExitStack, alive: ExitS
     def objective(trial: "Trial") -> Sequence[float]:
         nonlocal number
         number = trial.number
-        alive.enter_context(alone_in(_lock_of(search, number), wait=math.inf))
+        alive.enter_context(alone_in(_lock_of(search, number), wait=True))
         asking.close()
         return _train_trial(search, trial)
 
