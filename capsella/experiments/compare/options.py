@@ -32,7 +32,7 @@ class CommonComparisonOptions:
     """Cross-validation: every image is tested once, in one of this many folds. 1 holds out one test set. Default: 5 for
     fewer than 2,000 images, else 1."""
     seeds: int | None = None
-    """Trainings of each network per fold. Default: 1 with folds, else 3."""
+    """Trainings of each network per fold. Default: 1 with folds, else 3, or fewer if the time is short."""
     size: int | None = None
     """Pixels per side that networks trained from scratch see. Default: 64, or less for smaller images."""
     fit: Fit | None = None
@@ -71,7 +71,7 @@ class ComparisonOptions(CommonComparisonOptions):
     rates: Literal[1, 3] = 1
     """Number of learning rates per network: 1, the recipe's; or 3, also a third and three times it, by validation."""
     curve: bool = True
-    """Also train on 25 and 50 % of the training images (of the first fold), for a learning curve."""
+    """If there is time, also train on 25 and 50 % of the training images (of the first fold), for a learning curve."""
     classes: tuple[str, ...] = ()
     """Use only these classes."""
     label: str | None = None
@@ -113,7 +113,7 @@ class ComparisonOptions(CommonComparisonOptions):
             check_argument(0 < number < math.inf, "be above 0 and finite", **{name: number})
         if self.split_file is not None and self.folds not in (None, 1):
             raise ArgumentError("folds", "be 1 with a split file", self.folds)
-        _ = self.augment, self.data  # which check the other fields
+        _ = self.augment  # which checks its fields
 
     @property
     def output(self) -> Path:

@@ -40,14 +40,18 @@ from capsella.models.inference import inference
 from capsella.training import ComputeOptions
 from capsella.training.balance import choose_balance
 from capsella.training.config import Balance, ResolvedPrecision
+from capsella.training.logistic_regression import MOST_CV_IMAGES
 from capsella.training.loop import time_steps
 from capsella.training.resolve import choose_precision
 
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
 LEAST_EPOCHS = 5
+ENOUGH_EPOCHS = (
+    1 / 3
+)  # of the usual ones; with fewer, the time of the learning curve and of further seeds is used for them
 RUN_SECONDS, PASSES = 3.0, 5  # of each run besides its epochs: fixed, and passes over the validation images
 SLOWER = 1.1  # epochs take longer than the steps that were timed: shuffling, metrics, checkpoints
-REGRESSION_SECONDS = 0.04  # of a cross-validated logistic regression, per training image
+REGRESSION_SECONDS = 0.04  # of a cross-validated logistic regression, per image that it uses
 TOLERANCE = 1.15  # a plan may take up to this many times the requested minutes
 Measure = Literal["accuracy", "balanced accuracy"]
 Key = tuple[str, int, float]  # of a row: network, fold, and fraction of the training images
@@ -72,7 +76,8 @@ class Plan:
     """The trainings of a comparison.
 
     folds: splits, at the size that networks trained from scratch see. costs: by network. fractions: by network, the
-    fraction of its usual epochs. loading: estimated seconds of loading a fold.
+    fraction of its usual epochs. loading: estimated seconds of loading a fold. seed_count: trainings of each network
+    per fold. has_curve: whether networks are also trained on fractions of the images.
     """
 
     options: ComparisonOptions
@@ -81,6 +86,8 @@ class Plan:
     costs: Mapping[str, Cost]
     fractions: Mapping[str, float]
     loading: float
+    seed_count: int
+    has_curve: bool
     notes: tuple[str, ...] = ()
 
     @property
@@ -98,10 +105,9 @@ class Plan:
         """True if every image is tested in one of several folds."""
         return len(self.folds) > 1
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The seeds of each network and fold."""
-        return tuple(range(self.options.seeds or (1 if self.is_crossvalidated else 3)))
+    def seeds(self, contender: Contender) -> tuple[int, ...]:
+        """Return the seeds of a network on each fold; a logistic regression does not depend on the seed."""
+        return (0,) if contender.is_fitted else tuple(range(self.seed_count))
 
     @property
     def measure(self) -> Measure:
@@ -118,7 +124,7 @@ class Plan:
     def shares(self) -> tuple[float, ...]:
         """The fractions of the learning curve below 1 that leave at least two images of each class."""
         rarest = min(self.splits.train.counts().values())
-        return tuple(share for share in SHARES if self.options.curve and share * rarest >= 2)
+        return tuple(share for share in SHARES if self.has_curve and share * rarest >= 2)
 
     @property
     def detectable(self) -> float:
@@ -172,16 +178,18 @@ class Plan:
         train, validation = share * len(splits.train), len(splits.validation)
         epochs = 0.0 if contender.is_fitted else fraction * contender.epochs_for(max(1, round(train)))
         passes = 2 * train + PASSES * validation + len(splits.test)
-        fixed = RUN_SECONDS + REGRESSION_SECONDS * train * contender.is_fitted
+        fixed = RUN_SECONDS + REGRESSION_SECONDS * min(train, MOST_CV_IMAGES) * contender.is_fitted
         return fixed + SLOWER * epochs * (cost.training * train + cost.inference * validation) + cost.inference * passes
 
     def network_seconds(self, contender: Contender, fraction: float | None = None) -> float:
         """Estimate the seconds of all runs of a network."""
-        return sum(self.runs(share) * self.seconds(contender, share, fraction) for share in (1.0, *self.shares))
+        shares = (1.0, *self.shares)
+        return sum(self.runs(contender, share) * self.seconds(contender, share, fraction) for share in shares)
 
-    def runs(self, share: float = 1.0) -> int:
-        """Return the number of runs of each network."""
-        trainings = len(self.seeds) + len(RATES[self.options.rates]) - 1
+    def runs(self, contender: Contender, share: float = 1.0) -> int:
+        """Return the number of runs of a network."""
+        rates = 1 if contender.is_fitted else len(RATES[self.options.rates])
+        trainings = len(self.seeds(contender)) + rates - 1
         return trainings * len(self.folds) if share == 1 else trainings
 
     def total_seconds(self) -> float:
@@ -217,10 +225,18 @@ def make_plan(options: ComparisonOptions) -> Plan:
     else:
         names, balance, precision = begun["networks"], begun["balance"], begun["precision"]
     contenders = tuple(make_contenders(names, options, splits, side, balance, precision))
-    plan = Plan(options, folds, contenders, {}, {}, 2 * loading, splits.notes)
+    seeds = options.seeds or (3 if len(folds) == 1 else 1)
+    plan = Plan(options, folds, contenders, {}, {}, 2 * loading, seeds, options.curve, splits.notes)
     if begun is not None:
         costs = {name: Cost(*cost) for name, cost in begun["costs"].items()}
-        return replace(plan, costs=costs, fractions=begun["fractions"], loading=begun["loading"])
+        return replace(
+            plan,
+            costs=costs,
+            fractions=begun["fractions"],
+            loading=begun["loading"],
+            seed_count=options.seeds or begun["seed_count"],
+            has_curve=begun["has_curve"],
+        )
     plan = replace(plan, costs={each.name: _measure(each, plan) for each in contenders})
     return _within_time(plan)
 
@@ -244,6 +260,8 @@ def begin(plan: Plan) -> None:
             "costs": plan.costs,
             "fractions": plan.fractions,
             "loading": plan.loading,
+            "seed_count": plan.seed_count,
+            "has_curve": plan.has_curve,
             "balance": recipe.balance,
             "precision": recipe.precision,
         },
@@ -379,11 +397,33 @@ def _blank(images: LabelledImages, size: int) -> ImageSet:
 
 
 def _within_time(plan: Plan) -> Plan:
-    """Divide the time evenly over the networks; what one does not need is divided over the others.
+    """Return the plan with as many epochs as the time allows.
+
+    If networks would train for too few of their usual epochs, the learning curve is left out, then further seeds,
+    unless the options name a number of seeds.
 
     Raises:
         ArgumentError: a network would train for fewer than `LEAST_EPOCHS`.
     """
+    minutes, asked = plan.options.minutes, plan.options.seeds is not None
+    smaller = [plan, *(replace(plan, has_curve=False, seed_count=n) for n in range(plan.seed_count, 0, -1))]
+    for attempt in smaller[: 2 if asked else None]:
+        planned = replace(attempt, fractions=_fractions(attempt))
+        if min(planned.fractions.values()) >= ENOUGH_EPOCHS:
+            break
+    if planned.total_seconds() > TOLERANCE * 60 * minutes:
+        rule = (
+            f"be at least {planned.total_seconds() / 60:.1f} for {LEAST_EPOCHS} epochs of every network on this machine"
+        )
+        raise ArgumentError("minutes", rule, minutes, "fewer networks, folds or seeds take less")
+    if plan.has_curve and not planned.has_curve:
+        note = f"no learning curve: {minutes:g} minutes are too short for it"
+        planned = replace(planned, notes=(*planned.notes, note))
+    return planned
+
+
+def _fractions(plan: Plan) -> dict[str, float]:
+    """Divide the time evenly over the networks; what one does not need is divided over the others."""
     left = 60 * plan.options.minutes - plan.loading * len(plan.folds)
     fractions: dict[str, float] = {}
     by_cost = sorted(plan.contenders, key=lambda contender: plan.network_seconds(contender, 1.0))
@@ -394,9 +434,4 @@ def _within_time(plan: Plan) -> Plan:
         least = min(1.0, LEAST_EPOCHS / contender.epochs_for(len(plan.splits.train)))
         fractions[contender.name] = max(fraction, least)
         left -= plan.network_seconds(contender, fractions[contender.name])
-    plan = replace(plan, fractions=fractions)
-    if plan.total_seconds() > TOLERANCE * 60 * plan.options.minutes:
-        rule = f"be at least {plan.total_seconds() / 60:.1f} for {LEAST_EPOCHS} epochs of every network on this machine"
-        hint = "fewer networks, folds or seeds, or --no-curve, take less"
-        raise ArgumentError("minutes", rule, plan.options.minutes, hint)
-    return plan
+    return fractions

@@ -96,7 +96,7 @@ class Comparison:
             "groups": None if self.setting.groups is None else self.setting.units,
             "classes": {name: int((self.setting.labels == k).sum()) for k, name in enumerate(self.setting.classes)},
             "folds": len(plan.folds),
-            "seeds": list(plan.seeds),
+            "seeds": list(range(plan.seed_count)),
             "detectable_difference_before": plan.detectable,
             "shortcuts": [shortcut.to_dict() for shortcut in self.shortcuts],
             "suspect_labels": int(self.labels.is_suspect.sum()),
@@ -165,18 +165,21 @@ def _train(plan: Plan, console: Console) -> Rows:
     runner = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
     if len(factors) > 1:
         tried = [key for key in rows if not contenders[key[0]].is_fitted]
-        searches = runner.search_learning_rates([rows[key] for key in tried], plan.seeds, factors)
+        searches = runner.search_learning_rates([rows[key] for key in tried], range(plan.seed_count), factors)
         rows |= {key: search.chosen for key, search in zip(tried, searches, strict=True)}
-    runner.stopwatch.plan(row.cost for row in rows.values() for _ in plan.seeds)
-    for data in dict.fromkeys(row.recipe.data for row in rows.values()):  # images are read once for all seeds
-        runner.results([row for row in rows.values() if row.recipe.data == data], plan.seeds)
+    seeds = {key: plan.seeds(contenders[key[0]]) for key in rows}
+    runner.stopwatch.plan(row.cost for key, row in rows.items() for _ in seeds[key])
+    for data, numbers in dict.fromkeys((row.recipe.data, seeds[key]) for key, row in rows.items()):
+        alike = [row for key, row in rows.items() if (row.recipe.data, seeds[key]) == (data, numbers)]
+        runner.results(alike, numbers)  # which reads the images once for all seeds
     return rows
 
 
 def _gather(plan: Plan, rows: Rows, shortcuts: Sequence[Shortcut], started: float) -> Comparison:
     """Read the predictions of every run, and decide."""
     runs, folds = plan.folder / "runs", range(len(plan.folds))
-    folders = {key: [row.folder(runs, seed) for seed in plan.seeds] for key, row in rows.items()}
+    seeds = {contender.name: plan.seeds(contender) for contender in plan.contenders}
+    folders = {key: [row.folder(runs, seed) for seed in seeds[key[0]]] for key, row in rows.items()}
     failed = {key for key, of_seeds in folders.items() if any(RunFolder(f).has_diverged for f in of_seeds)}
     diverged = {name for name, _, share in failed if share == 1}  # fewer images are for the learning curve only
     complete = [contender for contender in plan.contenders if contender.name not in diverged]

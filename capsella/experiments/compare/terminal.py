@@ -35,7 +35,7 @@ def plan_summary(plan: Plan) -> Group:
         shown = "–" if each.is_fitted else f"{epochs}" if epochs >= usual else f"{epochs} of {usual}"
         cells = [str(each.recipe.data.size), f"{each.parameters:,}", shown]
         table.add_row(Text(each.title), *cells, format_duration(plan.seconds(each)), format_duration(time))
-    runs = len(plan.contenders) * (plan.runs() + sum(plan.runs(share) for share in plan.shares))
+    runs = sum(plan.runs(each, share) for each in plan.contenders for share in (1.0, *plan.shares))
     total = f"{runs} runs, about {format_duration(plan.total_seconds())} on this machine (measured just now)."
     return Group(*_wrapped(head), Text(), table, Text(), *_wrapped([*plan_lines(plan), total]))
 

@@ -49,7 +49,7 @@ def plan_lines(plan: Plan) -> list[str]:
     if plan.is_crossvalidated:
         tests = f"Each of {images}{unit} is tested once, in {len(plan.folds)} folds"
     return [
-        f"{tests}; {pluralize(len(plan.seeds), 'seed')}.",
+        f"{tests}; {pluralize(plan.seed_count, 'seed')}.",
         f"The test can show differences of {points(plan.detectable, signed=False)} points of {plan.measure} or more "
         f"(four times in five, if two networks disagree on {100 * DISAGREEMENT:g} % of the images).",
     ]

@@ -19,6 +19,7 @@ def fixed_speed():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "_measure", lambda contender, _: Cost(0.0 if contender.is_fitted else 0.03, 1e-4))
         patch.setattr(plan, "LEAST_EPOCHS", 1)
+        patch.setattr(plan, "ENOUGH_EPOCHS", 0.0)
         patch.setattr(plan, "TOLERANCE", 1e9)
         patch.setattr("capsella.bench.stopwatch.MIN_CALLS", 10)
         yield

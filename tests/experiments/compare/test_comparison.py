@@ -132,7 +132,7 @@ def test_one_test_set_more_seeds_and_an_interrupted_run(images, backbone, tmp_pa
     added = read(tmp_path / "c")
     assert added["seeds"] == [0, 1]
     assert (added["recommended"], added["decision"]["reason"]) in ((None, "none fast"), (None, "none useful"))
-    assert len(list((tmp_path / "c" / "runs").iterdir())) == 6
+    assert len(list((tmp_path / "c" / "runs").iterdir())) == 5  # a logistic regression has one seed
 
 
 def test_a_network_that_diverges_is_left_out(images, backbone, tmp_path, monkeypatch):
