@@ -207,7 +207,7 @@ def _prepare(
             run = MAKERS[name](model, images, folder)
             run(pixels[:1])  # torch.compile compiles for one image, and then for any number
             difference = float((run(pixels) - expected).abs().max())
-        except (UnavailableError, CapsellaError, ValueError) as error:  # random couplings, a kernel for other layers, …
+        except (UnavailableError, CapsellaError, ValueError) as error:  # e.g. a kernel for other layers
             result.unavailable[name] = str(error)
             continue
         limit = default_tolerance(model, "int8" if name.endswith("int8") else "float32").difference

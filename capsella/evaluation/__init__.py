@@ -38,7 +38,6 @@ from capsella.evaluation.statistics import (
     detectable_difference,
     difference_interval,
     holm_adjusted,
-    mean_proportion_interval,
     over_seeds,
     points,
     pooled_seed_variance,

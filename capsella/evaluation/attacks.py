@@ -139,8 +139,7 @@ def bim(
 
     Arguments as for `fgsm`. The step size is 1.25·ε/steps, the paper's ratio of path length to ε.
     """
-    check_minimum(1, steps=steps)
-    with _attacked(model, images, labels, epsilon):
+    with _attacked(model, images, labels, epsilon, steps=steps):
         return _Ball(images, labels, epsilon).climb(model, images, steps, 1.25 * epsilon / steps)
 
 
@@ -168,17 +167,16 @@ def pgd(
             network's.
         generator: CPU generator of the starting points; None: PyTorch's global one.
     """
-    check_minimum(1, steps=steps, restarts=restarts)
     ball, best = _Ball(images, labels, epsilon), images.clone()
-    with _attacked(model, images, labels, epsilon):
+    with _attacked(model, images, labels, epsilon, steps=steps, restarts=restarts):
         worst = _margin(model, best, labels)
         for number in range(restarts):
             right = ((worst <= 0) | (number == 0)).nonzero()[:, 0]
             if len(right) == 0:
                 break
             # Drawn for all images, so that an image's starts do not depend on the others.
-            start = ball.random_start(generator)[right]
-            end = ball.of(right).climb(model, start, steps, 2.5 * epsilon / steps, score)
+            start, part = ball.random_start(generator)[right], _Ball(images[right], labels[right], epsilon)
+            end = part.climb(model, start, steps, 2.5 * epsilon / steps, score)
             reached = _margin(model, end, labels[right])
             better = reached > worst[right]
             best[right[better]], worst[right[better]] = end[better], reached[better]
@@ -209,11 +207,10 @@ def adaptive_attack(
     """
     if (detector := model.ood_detector) is None:
         raise ArgumentError("model", "have an OOD detector", None)
-    check_minimum(1, steps=steps, restarts=restarts)
     ball, threshold = _Ball(images, labels, epsilon), detector.threshold(false_positive_rate)
     quick = without_unused_decoder(model, detector)
     best, merit = images, torch.full((len(images),), -torch.inf, dtype=torch.float64, device=images.device)
-    with _attacked(quick, images, labels, epsilon):
+    with _attacked(quick, images, labels, epsilon, steps=steps, restarts=restarts):
         for _ in range(restarts):
             x = ball.random_start(generator)
             for _ in range(steps + 1):
@@ -238,9 +235,6 @@ class _Ball:
     labels: Tensor
     epsilon: float
 
-    def of(self, rows: Tensor) -> "_Ball":
-        return _Ball(self.images[rows], self.labels[rows], self.epsilon)
-
     def clamp(self, x: Tensor) -> Tensor:
         return x.clamp((self.images - self.epsilon).clamp(min=0), (self.images + self.epsilon).clamp(max=1))
 
@@ -264,15 +258,15 @@ def _margin(model: ImageClassifier, images: Tensor, labels: Tensor) -> Tensor:
 
 
 @contextmanager
-def _attacked(model: ImageClassifier, images: Tensor, labels: Tensor, epsilon: float) -> Iterator[None]:
+def _attacked(model: ImageClassifier, images: Tensor, labels: Tensor, epsilon: float, **numbers: int) -> Iterator[None]:
     """Check the arguments; set `model` to evaluation mode and its parameters to no gradient; restore both."""
     model.check_images(images)
     low, high, classes = float(images.min()), float(images.max()), len(model.classes)
-    check_argument(low >= 0 and high <= 1, "be in [0, 1]", images=(low, high))
-    is_class = labels.shape == images.shape[:1] and not labels.is_floating_point()
-    is_class = is_class and bool(((labels >= 0) & (labels < classes)).all())
+    check_argument(0 <= low <= high <= 1, "be in [0, 1]", images=(low, high))
+    is_class = labels.shape == images.shape[:1] and bool(((labels >= 0) & (labels < classes)).all())
     check_argument(is_class, f"be [{len(images)}], class indices from 0 to {classes - 1}", labels=labels)
     check_argument(0 <= epsilon <= 1, "be in [0, 1], in units of the images", epsilon=epsilon)
+    check_minimum(1, **numbers)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in learned:

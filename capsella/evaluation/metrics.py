@@ -19,8 +19,6 @@ from capsella.evaluation.statistics import (
     Interval,
     accuracy_interval,
     difference_interval,
-    effective_sample_fraction,
-    mean_proportion_interval,
     proportion_interval,
 )
 from capsella.files import write_csv
@@ -198,13 +196,13 @@ class Evaluation:
     @property
     def balanced_accuracy_interval(self) -> tuple[float, float]:
         """The 95 % interval of the balanced accuracy, in per cent."""
-        hits, support = self.confusion.diagonal().tolist(), self.confusion.sum(1).tolist()
-        fraction = 1.0
-        if self.groups is not None:
-            fraction = effective_sample_fraction(self.correct.numpy(), self.groups, self.labels.numpy())
-        recalls = [(fraction * h, fraction * s) for h, s in zip(hits, support, strict=True) if s]
-        low, high = mean_proportion_interval(recalls)
-        return 100 * low, 100 * high
+        if self.labels.numel() < 2:
+            return 0.0, 100.0
+        found, groups = (self.predictions == self.labels).numpy(), self.groups
+        if self.labels.ndim == 2:  # both images of a pair are one sample
+            groups = np.repeat(np.arange(len(found)) if groups is None else groups, found.shape[1])
+        accuracy = accuracy_interval(found.reshape(1, -1), groups, labels=self.labels.flatten().numpy())
+        return 100 * accuracy.low, 100 * accuracy.high
 
     @property
     def macro_f1(self) -> float:

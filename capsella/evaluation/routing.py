@@ -1,11 +1,10 @@
-"""Measure how much a trained network routes: starved capsules, static couplings, parse trees and gradients.
+"""Measure how much a trained network routes: starved capsules, static couplings and parse trees.
 
 Mitterreiter, Koch, Giesen, Laue 2023 ("Why capsule neural networks do not scale", AAAI, arXiv 2301.01583) find that in
 deeper networks capsules starve and couplings hardly depend on the image: the parse tree, in which each part belongs to
 the parent with its largest coupling, is nearly the same for all images.
 """
 
-from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,11 +14,10 @@ from torch import Tensor
 
 from capsella.data import LabelledImages, batches, single_images
 from capsella.errors import CapsellaError
-from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 from capsella.progress import tracked
 from capsella.routing import RoutingTrace, record
-from capsella.training.step import gradient_norms
 
 WON_BY = 1e-6  # a parent wins a child if its coupling exceeds a uniform one by this fraction
 
@@ -52,13 +50,11 @@ class RoutingReport:
         images: number of images.
         layers: its routed layers.
         parse_trees: by class, the number of distinct parse trees and the number of images.
-        gradient_norms: by module, the norm of the loss gradient, averaged over batches.
     """
 
     images: int
     layers: tuple[LayerRouting, ...]
     parse_trees: dict[str, tuple[int, int]]
-    gradient_norms: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -66,14 +62,9 @@ class RoutingReport:
 
 
 def measure_routing(
-    model: ImageClassifier,
-    images: LabelledImages,
-    loss: LossOptions,
-    batch_size: int = 32,
-    *,
-    progress: bool = False,
+    model: ImageClassifier, images: LabelledImages, batch_size: int = 32, *, progress: bool = False
 ) -> RoutingReport:
-    """Measure the routing of a trained network; its weights do not change.
+    """Measure the routing of a trained network.
 
     Raises:
         CapsellaError: the network has no routed layer with several parents, or the images are pairs.
@@ -81,32 +72,26 @@ def measure_routing(
     images = single_images(images, "measurements of routing")
     layers: list[_Layer] = []
     trees: list[set[bytes]] = [set() for _ in images.classes]
-    norms: defaultdict[str, float] = defaultdict(float)
-    parts = torch.arange(len(images)).split(batch_size)
-    model.eval()
-    for rows in tracked(parts, "routing", is_shown=progress):
-        pixels, labels, _ = next(batches(images, batch_size, order=rows))
-        model.zero_grad()
-        with record() as traces:
-            output = model(pixels, labels)
-        total_loss(output, pixels, labels, loss).total.backward()
-        for name, norm in zip(*gradient_norms(model), strict=True):
-            norms[name] += float(norm) / len(parts)
-        routed = [trace for trace in traces if trace.couplings[-1].shape[2] > 1]
-        if not routed:
-            raise CapsellaError(f"{model.name} has no routed layer with several parents")
-        if not layers:
-            layers = [_Layer(f"layer {n} ({trace.name})", len(images.classes)) for n, trace in enumerate(routed, 1)]
-        winners = [layer.add(trace, labels) for layer, trace in zip(layers, routed, strict=True)]
-        for tree, label in zip(torch.cat(winners, 1).to(torch.int16), labels.tolist(), strict=True):
-            trees[label].add(tree.numpy().tobytes())
-    model.zero_grad()
+    steps = -(-len(images) // batch_size)
+    with inference(model) as device:
+        for pixels, labels, _ in tracked(
+            batches(images, batch_size, device=device), "routing", steps, is_shown=progress
+        ):
+            with record() as traces:
+                model(pixels)
+            routed = [trace for trace in traces if trace.couplings[-1].shape[2] > 1]
+            if not routed:
+                raise CapsellaError(f"{model.name} has no routed layer with several parents")
+            if not layers:
+                layers = [_Layer(f"layer {n} ({trace.name})", len(images.classes)) for n, trace in enumerate(routed, 1)]
+            winners = [layer.add(trace, labels) for layer, trace in zip(layers, routed, strict=True)]
+            for tree, label in zip(torch.cat(winners, 1).to(torch.int16).cpu(), labels.tolist(), strict=True):
+                trees[label].add(tree.numpy().tobytes())
     counts = images.labels.bincount(minlength=len(images.classes)).tolist()
     return RoutingReport(
         images=len(images),
         layers=tuple(layer.measured() for layer in layers),
         parse_trees={name: (len(trees[k]), counts[k]) for k, name in enumerate(images.classes)},
-        gradient_norms=dict(norms),
     )
 
 

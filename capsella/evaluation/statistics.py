@@ -133,26 +133,6 @@ def proportion_interval(values: Bool[np.ndarray, " images"], groups: Groups | No
     return wilson_interval(fraction * int(values.sum()), fraction * len(values))
 
 
-def mean_proportion_interval(proportions: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the 95 % interval of the unweighted mean of independent proportions, given as (hits, number).
-
-    The distances of each proportion to its Wilson limits are added in quadrature (MOVER: Zou, Huang and Zhang 2009).
-    This keeps the asymmetry near 0 and 1, and a class of five images makes the interval as wide as it must.
-
-    >>> mean_proportion_interval([(10, 10), (10, 10)])
-    (0.8037..., 1.0)
-    """
-    if not proportions or min(number for _, number in proportions) <= 0:
-        raise ArgumentError("proportions", "each be of some images", list(proportions))
-    below = above = mean = 0.0
-    for hits, number in proportions:
-        low, high = wilson_interval(hits, number)
-        proportion = hits / number
-        mean, below, above = mean + proportion, below + (proportion - low) ** 2, above + (high - proportion) ** 2
-    count = len(proportions)
-    return max(0.0, (mean - below**0.5) / count), min(1.0, (mean + above**0.5) / count)
-
-
 def auc_interval(auc: float, negatives: float, positives: float) -> tuple[float, float]:
     """Return the 95 % interval of an area under the ROC curve (Newcombe 2006, Statistics in Medicine 25, method 5).
 
@@ -231,24 +211,21 @@ def cluster_variance(
 
 
 def effective_sample_fraction(
-    values: Bool[np.ndarray, " images"] | Float[np.ndarray, " images"],
-    groups: Groups | None,
-    labels: Int[np.ndarray, " images"] | None = None,
+    values: Bool[np.ndarray, " images"] | Float[np.ndarray, " images"], groups: Groups | None
 ) -> float:
     """Return how many independent images an image is worth for the mean of `values`: 1 / design effect, at most 1.
 
     Student's quantiles reduce it further for few groups (Korn and Graubard 1998, Survey Methodology 24). If all values
-    agree, the design effect is unknown and taken as 1, which may be too small. With labels: for the mean over classes.
+    agree, the design effect is unknown and taken as 1, which may be too small.
 
     >>> effective_sample_fraction(np.array([True, True, False, False] * 8), np.arange(32) // 2 % 4)
     0.0...
     """
     if groups is None or len(np.unique(groups)) < 2:
         return 1.0
-    varies = np.ptp(values.astype(float)) > 0
-    moves = influence(values.astype(float), labels) if varies else np.zeros(len(values))
-    alone = float((moves**2).sum())
-    variance, dof = cluster_variance(moves, groups, VarianceComponent(alone, len(moves) - 1), labels)
+    moves = influence(values.astype(float))
+    alone = float((moves**2).sum()) if np.ptp(moves) > 0 else 0.0
+    variance, dof = cluster_variance(moves, groups, VarianceComponent(alone, len(moves) - 1))
     effect = variance / alone if alone else 1.0
     quantiles = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, [len(values) - 1, dof])
     return float((quantiles[0] / quantiles[1]) ** 2 / effect)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from capsella.data import ImageSet, batches
+from capsella.errors import ArgumentError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.evaluation.attacks import (
     adaptive_attack,
@@ -32,9 +33,7 @@ from capsella.uncertainty import fit_ood_detector
 vote_attack = partial(pgd, score=vote_log_odds)
 ATTACKS = {"fgsm": fgsm, "bim": bim, "pgd": pgd, "vote": vote_attack}
 CAPSULES = ["dynamic", "em"]
-EVERY = [
-    (attack, network) for attack in ATTACKS for network in ("cnn", *CAPSULES) if (attack, network) != ("vote", "cnn")
-]
+EVERY = [("fgsm", "dynamic"), ("bim", "em"), ("pgd", "cnn"), ("vote", "dynamic"), ("vote", "em")]
 
 
 @pytest.fixture
@@ -64,15 +63,11 @@ UPHILL = torch.tensor([-1.0, 1, -1, 1]).reshape(1, 1, 2, 2)
 
 
 @pytest.mark.parametrize("attack", [fgsm, bim, pgd])
-def test_a_linear_classifier_is_attacked_along_the_signs_of_its_weights(linear, attack):
+def test_a_linear_classifier_falls_where_its_margin_is_used_up(linear, attack):
+    """At ε = (z_a − z_b)/‖w_a − w_b‖₁ = (0.75 − 0.125)/5.75, along the signs of the weights."""
     torch.testing.assert_close(attack(linear, IMAGES, LABELS, 0.1), IMAGES + 0.1 * UPHILL)
     dark = attack(linear, torch.full((1, 1, 2, 2), 0.05), LABELS, 0.1)
     torch.testing.assert_close(dark.flatten(), torch.tensor([0, 0.15, 0, 0.15]))
-
-
-@pytest.mark.parametrize("attack", [fgsm, bim, pgd])
-def test_a_linear_classifier_falls_where_its_margin_is_used_up(linear, attack):
-    """At ε = (z_a − z_b)/‖w_a − w_b‖₁ = (0.75 − 0.125)/5.75."""
     threshold = 0.625 / 5.75
     for epsilon, right in ((threshold - 1e-3, 1.0), (threshold + 1e-3, 0.0)):
         assert accuracy(linear, attack(linear, IMAGES, LABELS, epsilon), LABELS) == right
@@ -204,7 +199,7 @@ def test_votes_of_em_routing_by_hand():
     torch.testing.assert_close(vote_log_odds(ClassLayerOnly(layer), images)[0], expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("routing", ["em", "heinsen", "variational"])
+@pytest.mark.parametrize("routing", ["em", "variational"])
 def test_votes_of_normalised_layers_are_those_of_one_pass(routing):
     """The class capsules, once with even couplings, and normalised as the network does it."""
     options = {"image_size": 16, "classes": 3, "parameters": 100_000}
@@ -221,19 +216,11 @@ def test_votes_of_normalised_layers_are_those_of_one_pass(routing):
         torch.testing.assert_close(odds, model(images).logits, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "argument"),
-    [
-        ({"epsilon": 1.5}, "epsilon"),
-        ({"images": IMAGES * 255}, "images"),
-        ({"images": torch.rand(1, 3, 2, 2)}, "images"),
-        ({"labels": torch.tensor([3])}, "labels"),
-        ({"restarts": 0}, "restarts"),
-    ],
-)
-def test_arguments_that_do_not_fit(linear, changes, argument):
-    with pytest.raises(ValueError, match=f"^{argument}: "):
-        pgd(linear, **{"images": IMAGES, "labels": LABELS, "epsilon": 0.1, **changes})
+def test_arguments_that_do_not_fit(linear):
+    for changes in ({"epsilon": 1.5}, {"images": IMAGES * 255}, {"labels": torch.tensor([3])}, {"restarts": 0}):
+        with pytest.raises(ArgumentError) as error:
+            pgd(linear, **{"images": IMAGES, "labels": LABELS, "epsilon": 0.1, **changes})
+        assert error.value.argument in changes
 
 
 # Curves. Two classes by the brightness of one pixel, which is 0.5, 0.3, 0.3 and 0.5 away from the middle.
@@ -296,20 +283,6 @@ def test_capsules_and_a_cnn(trained, digits):
     json.dumps(again["cnn"].to_dict(), allow_nan=False)
     assert not any(model.training for model in models.values())
     assert attack_table(results, options).row_count == 9
-
-
-def test_networks_that_cannot_be_attacked():
-    other, broken = ImageSet(GREY.images, GREY.labels, ("b", "a")), threshold()
-    for weight in broken.parameters():
-        weight.data.fill_(torch.nan)
-    for models, images, argument in (
-        ({}, GREY, "models, images"),
-        ({"one": threshold()}, GREY.subset([]), "models, images"),
-        ({"one": threshold()}, other, "images.classes"),
-        ({"broken": broken}, GREY, "activations"),
-    ):
-        with pytest.raises(ValueError, match=f"^{argument}: "):
-            attack_networks(models, images, OPTIONS)
 
 
 # The attack that knows the OOD detector

@@ -3,9 +3,7 @@
 import csv
 
 import numpy as np
-import pytest
 
-from capsella.errors import ArgumentError
 from capsella.evaluation.label_errors import rank_labels, write_label_ranking
 
 CLASSES = 5
@@ -35,13 +33,6 @@ def test_planted_errors_are_in_the_first_tenth():
 def test_without_errors_few_labels_are_suspect():
     labels, probabilities, _ = noisy(0, wrong=0, sharpness=6.0)
     assert rank_labels(labels, probabilities).is_suspect.mean() < 0.01
-
-
-def test_a_class_without_images_is_proposed_only_by_probability():
-    ranking = rank_labels(np.array([0, 0, 1, 1]), np.full((4, 3), 1 / 3))
-    assert ranking.margin == pytest.approx(0)
-    with pytest.raises(ArgumentError):
-        rank_labels(np.array([0, 1]), np.zeros((3, 2)))
 
 
 def test_the_most_probable_class_is_not_suspect():

@@ -111,17 +111,14 @@ def test_the_dictionary_holds_the_numbers_and_null_for_what_is_missing():
 
 def test_a_constant_prediction_is_warned_of():
     labels = [0] * 60 + [1] * 38 + [2] * 2
-    constant, worse, good = (predicted(of, labels) for of in ([0] * 100, [1] * 100, labels))
+    constant, good = (predicted(of, labels) for of in ([0] * 100, labels))
     never, baseline = evaluation_warnings(constant)
     assert never.endswith(": b (0 of 38), c (0 of 2)")
     assert "60.0 %: +0.0 points (95 % interval −1.9 to +1.9)" in baseline
     assert printed(constant).startswith(f"WARNING: {never}")
     assert constant.balanced_accuracy == pytest.approx(100 / 3)
-    assert worse.majority.difference.high < 0
     assert (good.majority.is_beaten, evaluation_warnings(good)) == (True, [])
     assert predicted([0], [0]).majority is None
-    names = tuple(f"class{k}" for k in range(20))
-    assert evaluation_warnings(predicted([0] * 20, list(range(20)), names))[0].endswith("(0 of 1) and 11 more classes")
 
 
 def test_the_most_confident_mistake_comes_first():
@@ -142,23 +139,6 @@ def test_what_cannot_be_evaluated():
     ):
         with pytest.raises(ValueError, match=f"^{argument}: "):
             evaluate(model, images)
-
-
-@pytest.mark.parametrize(
-    ("activations", "labels", "more", "argument"),
-    [
-        (torch.zeros(0, 3), torch.zeros(0).long(), {}, "images"),
-        (torch.zeros(2, 2), torch.tensor([0, 1]), {}, "activations"),
-        (torch.zeros(1, 3), torch.tensor([3]), {}, "labels"),
-        (torch.zeros(3, 3), torch.zeros(3, 3).long(), {}, "labels"),
-        (torch.zeros(1, 3), torch.tensor([0]), {"files": ("x", "y")}, "files"),
-        (torch.zeros(4, 3), torch.zeros(4).long(), {"group": torch.zeros(3).long()}, "group"),
-    ],
-)
-def test_an_evaluation_checks_its_parts(activations, labels, more, argument):
-    with pytest.raises(ArgumentError) as error:
-        Evaluation(activations, labels, NAMES, **more)
-    assert error.value.argument == argument
 
 
 def test_of_a_pair_both_classes_must_be_found():
@@ -224,10 +204,8 @@ class TestFolds:
         assert rows == [("a/0.png", "a", "0", "a"), ("b/0.png", "b", "0", "c"), ("c/0.png", "c", "1", "c")]
         assert Folds(named).pooled.files == ("a/0.png", "b/0.png", "c/0.png")
 
-    def test_folds_that_do_not_fit(self):
-        other = Evaluation(torch.eye(2), torch.tensor([0, 1]), ("a", "b"))
+    def test_an_image_is_tested_once(self):
         named = self.of([0], [0], ("a/0.png",))
-        for folds in ([named], [named, named], [self.of([0], [0]), other]):
-            with pytest.raises(ArgumentError) as error:
+        for folds in ([named], [named, named]):
+            with pytest.raises(ArgumentError):
                 Folds(folds)
-            assert error.value.argument == "evaluations"

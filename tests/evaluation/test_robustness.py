@@ -25,17 +25,12 @@ def pictures(batch=6, channels=3, height=9, width=12):
 
 
 @every
-def test_nothing_changes_at_strength_zero(name):
-    images = pictures()
-    assert torch.equal(PERTURBATIONS[name].change(images, 0.0, seeded()), images)
-
-
-@every
 def test_what_every_change_keeps(name):
     """Shape, range, the images themselves; the same from the same seed, and something else from another."""
     change, strength = PERTURBATIONS[name].change, PERTURBATIONS[name].strengths[-1]
-    for channels in (1, 2, 3):
+    for channels in (1, 3):
         images = pictures(channels=channels)
+        assert torch.equal(change(images, 0.0, seeded()), images)
         before = images.clone()
         changed = change(images, strength, seeded())
         assert changed.shape == images.shape

@@ -11,7 +11,6 @@ from capsella.evaluation import (
     auc_interval,
     detectable_difference,
     difference_interval,
-    mean_proportion_interval,
     pooled_seed_variance,
     proportion_interval,
     rank_test,
@@ -107,7 +106,6 @@ class TestByHand:
         z, n, p = 1.959964, 10, 0.2
         centre, half = p + z**2 / 2 / n, z * (p * (1 - p) / n + z**2 / 4 / n**2) ** 0.5
         assert (low, high) == pytest.approx(((centre - half) / (1 + z**2 / n), (centre + half) / (1 + z**2 / n)))
-        assert mean_proportion_interval([(3, 10)]) == pytest.approx(wilson_interval(3, 10))
         low, high = auc_interval(1.0, 20, 20)
         assert (0.8 < low < 0.95, high) == (True, 1)
         assert auc_interval(0.0, 20, 20) == pytest.approx((0, 1 - low))
@@ -153,13 +151,9 @@ class TestGroups:
         assert variance == pytest.approx((shares.sum(1) ** 2).sum() / trace * (sums**2).sum())
         assert dof <= trace**2 / np.trace(B @ B.T @ B @ B.T) + 1e-9
 
-    def test_single_images_as_groups_and_a_single_group(self):
-        hits = np.random.default_rng(0).random((1, 500)) < 0.9
-        assert width(accuracy_interval(hits, np.arange(500))) == pytest.approx(width(accuracy_interval(hits)), rel=0.05)
-        assert accuracy_interval(hits, np.zeros(500, int)) == accuracy_interval(hits)
-
     def test_copies_of_every_image_prove_no_more_than_the_images(self):
         hits = np.random.default_rng(0).random((1, 200)) < 0.8
+        assert accuracy_interval(hits, np.zeros(200, int)) == accuracy_interval(hits)  # a single group
         copied, groups = hits.repeat(10, 1), np.arange(200).repeat(10)
         assert width(accuracy_interval(copied, groups)) == pytest.approx(width(accuracy_interval(hits)), rel=0.05)
         assert effective_sample_fraction(copied[0], groups) == pytest.approx(0.1, rel=0.05)
@@ -217,7 +211,7 @@ class TestCoverage:
         assert min(held["groups"], held["single run"]) / 400 > 0.92
         assert held["images"] / 400 < 0.75
 
-    @pytest.mark.parametrize("sizes", [[60, 30, 20, 10, 10, 10, 5, 5], [200, *[20] * 7], [4, 7, 12, 20, 33, 55, 90]])
+    @pytest.mark.parametrize("sizes", [[60, 30, 20, 10, 10, 10, 5, 5], [200, *[20] * 7]])
     def test_a_patient_with_many_images_makes_no_interval_too_narrow(self, sizes):
         generator, groups = np.random.default_rng(0), np.repeat(np.arange(len(sizes)), sizes)
         labels = np.arange(len(groups)) % 2
@@ -248,9 +242,6 @@ class TestCoverage:
         labels = np.repeat(np.arange(4), (100, 60, 35, 5))
         above = [accuracy_interval(random.random((3, 200)) < 0.25, labels=labels).low > 0.25 for _ in range(400)]
         assert np.mean(above) < 0.04
-        draws = np.stack([random.binomial(n, p, 2000) for n, p in ((40, 0.9), (12, 0.7), (6, 0.5))], 1)
-        intervals = [mean_proportion_interval(list(zip(hits, (40, 12, 6), strict=True))) for hits in draws.tolist()]
-        assert 0.93 < np.mean([low <= 0.7 <= high for low, high in intervals]) < 0.98
 
     @pytest.mark.parametrize(
         ("images", "seeds", "patients", "training_sd"),
