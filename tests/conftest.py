@@ -36,12 +36,10 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _machine_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`--precision auto` is float32 on every machine, the user's cache folder stays as it is, and of each training's
-    epochs few images are looked at for the entropy of their couplings, which takes longer than the epochs."""
+    """`--precision auto` is float32 on every machine, and the user's cache folder stays as it is."""
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("capsella._native.multiplies_bfloat16", lambda: False)
-        patch.setattr("capsella.training.validation.DIAGNOSED", 4)
         patch.setenv("XDG_CACHE_HOME", str(cache))  # of the processes that tests start
         yield
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from capsella.data import data_from, draw_labelled, single_images
+from capsella.data import data_from, draw_labelled
 from capsella.data.options import is_table
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation.domain import copies_seen, domain_for, own_images
@@ -70,16 +70,13 @@ def adapt_run(
     own, notes = own_images(run)
     if own is not None:
         notes += copies_seen(own, found.images)[1]
-    elif options.replay:
-        raise CapsellaError("replay: the images that the run was trained on are not available")
     counts = ", ".join(f"{name} {count}" for name, count in labelled.counts().items() if count)
     drawn = f"{found.name}: {pluralize(len(labelled), 'labelled image')} ({counts}), {len(rest)} others tested"
     for line in (*found.lines(), *notes, drawn):
         say(line)
 
-    replayed = single_images(own.train, "replayed images") if options.replay and own is not None else None
-    network = adapt_model(run.model, run.recipe, labelled, options, replayed)
-    held_out = predict_held_out(run.model, run.recipe, labelled, options, replayed)
+    network = adapt_model(run.model, run.recipe, labelled, options)
+    held_out = predict_held_out(run.model, run.recipe, labelled, options)
     if held_out is not None:
         calibrate_adapted(network, held_out)
     network.cut = None if network.cut is None else replace(network.cut, radius=found.cell_radius)

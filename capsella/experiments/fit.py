@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from rich.console import Console
 
-from capsella.bench import time_in_turns
 from capsella.data import DataOptions, LabelledImages, Splits, load_once
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Groups, Interval, VarianceComponent, difference_interval, evaluate
@@ -162,6 +161,8 @@ def _write_report(run: Run, splits: Splits, evaluation: Evaluation) -> Path:
 
 def _milliseconds(model: ImageClassifier, images: LabelledImages) -> float:
     """Return the median time of a few calls with one image, in milliseconds."""
+    from capsella.bench import time_in_turns  # would delay the first step
+
     pixels = images.take(torch.tensor([0])).images.float() / 255
     with inference(model) as device:
         pixels = pixels.to(device)

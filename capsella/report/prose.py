@@ -23,7 +23,7 @@ from capsella.evaluation import (
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Recipe, Run, train_command
 from capsella.training.balance import choose_balance
-from capsella.training.validation import selection_metric
+from capsella.training.progress import selection_metric
 from capsella.uncertainty import OODReport, images_for_coverage, images_for_rate
 
 FEW = 30  # with fewer test images of a class, the uncertainty of its sensitivity is ten points or more

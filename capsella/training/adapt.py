@@ -26,7 +26,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from capsella.data import ImageSet, balanced_order, batches
 from capsella.data.holdout import Items, hold_out_fold
-from capsella.data.images import join
 from capsella.errors import CapsellaError
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier
@@ -44,12 +43,7 @@ _RATE_FACTOR = {"last": 1.0, "all": 0.1}
 
 
 def adapt_model(
-    model: ImageClassifier,
-    recipe: Recipe,
-    images: ImageSet,
-    options: AdaptOptions,
-    replay: ImageSet | None = None,
-    label: str = "adapting",
+    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, label: str = "adapting"
 ) -> ImageClassifier:
     """Return a copy of `model` that is adapted to labelled images.
 
@@ -58,7 +52,6 @@ def adapt_model(
         recipe: the recipe of its training, for loss, augmentation and optimizer.
         images: labelled images of the model's classes; a class may have none.
         options: how to adapt.
-        replay: training images of the model, to be half of the images for the statistics and half of each step's batch.
         label: the label of the progress bar.
 
     Raises:
@@ -74,15 +67,10 @@ def adapt_model(
     adapted.calibration = adapted.ood_detector = None  # these belong to the old weights
     torch.manual_seed(options.seed)
     if len(images) > 1 and norms:
-        update_batch_norms(adapted, images if replay is None else join([images, _draw(replay, len(images), options)]))
+        update_batch_norms(adapted, images)
     if options.how != "statistics":
-        _train(adapted, recipe, images, options, replay, label)
+        _train(adapted, recipe, images, options, label)
     return adapted.eval()
-
-
-def _draw(images: ImageSet, number: int, options: AdaptOptions) -> ImageSet:
-    generator = torch.Generator().manual_seed(options.seed)
-    return images.subset(balanced_order(_dense(images.labels), number, generator))
 
 
 def update_batch_norms(model: ImageClassifier, images: ImageSet) -> None:
@@ -95,28 +83,19 @@ def update_batch_norms(model: ImageClassifier, images: ImageSet) -> None:
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
+        norm.momentum = None  # the mean over batches
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     number = math.ceil(len(images) / 128)  # batches count equally, so their sizes must be similar
     encoder, device = without_decoder(model), device_of(model)
     with torch.no_grad():
-        parts = batches(images, math.ceil(len(images) / number), order=order, device=device)
-        for seen, part in enumerate(parts, 1):
-            for norm in norms:
-                norm.momentum = 1 / seen  # the mean over batches
+        for part in batches(images, math.ceil(len(images) / number), order=order, device=device):
             encoder(part.images)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     model.eval()
 
 
-def _train(
-    model: ImageClassifier,
-    recipe: Recipe,
-    images: ImageSet,
-    options: AdaptOptions,
-    replay: ImageSet | None,
-    label: str,
-) -> None:
+def _train(model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, label: str) -> None:
     trained = model if options.how == "all" else model.last_layer()
     weights = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
@@ -127,13 +106,13 @@ def _train(
     optimizer = recipe.optimizer.create(weights)
     device = device_of(model)
     augment = Augment(recipe.augment, model.image_size).to(device)
-    sets = [images] if replay is None else [images, replay]
-    orders = [_order(image_set, options, options.batch_size // len(sets)) for image_set in sets]
+    classes = images.labels.unique(return_inverse=True)[1]  # without gaps, because a class may have no image
+    generator = torch.Generator().manual_seed(options.seed)
+    order = balanced_order(classes, options.steps * options.batch_size, generator, math.inf)
     model.train(options.how == "all")
-    for step in tracked(range(options.steps), label):
-        parts = [image_set.take(order[step]) for image_set, order in zip(sets, orders, strict=True)]
-        pixels = augment(torch.cat([part.images for part in parts]).to(device).float() / 255)
-        labels = torch.cat([part.labels for part in parts]).to(device)
+    parts = batches(images, options.batch_size, order=order, device=device)
+    for step, (pixels, labels, _) in enumerate(tracked(parts, label, options.steps)):
+        pixels = augment(pixels)
         for group in optimizer.param_groups:
             group["lr"] = schedule.learning_rate_at(step, options.steps)
         losses = total_loss(model(pixels, labels), pixels, labels, recipe.loss, spread=recipe.loss.spread_last)
@@ -144,18 +123,6 @@ def _train(
         optimizer.step()
     if not all(bool(weight.isfinite().all()) for weight in weights):
         raise CapsellaError(f"the adaptation diverged at a learning rate of {rate:.3g}; use a smaller --learning-rate")
-
-
-def _order(images: ImageSet, options: AdaptOptions, each: int) -> Int64[Tensor, "steps each"]:
-    """Return the image indices of each step; all classes that have images are drawn equally often."""
-    generator = torch.Generator().manual_seed(options.seed)
-    order = balanced_order(_dense(images.labels), options.steps * each, generator, float("inf"))
-    return order.view(options.steps, each)
-
-
-def _dense(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """Return labels renumbered without gaps, because a class of the network may have no image."""
-    return labels.unique(return_inverse=True)[1]
 
 
 class HeldOutPredictions(NamedTuple):
@@ -171,7 +138,7 @@ class HeldOutPredictions(NamedTuple):
 
 
 def predict_held_out(
-    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None = None
+    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions
 ) -> HeldOutPredictions | None:
     """Predict each labelled image with a network that was adapted to the other folds (cross-validation).
 
@@ -185,7 +152,7 @@ def predict_held_out(
         rows = hold_out_fold(Items.of(images), folds, fold, options.seed)
         others, held = (images.subset(part) for part in rows)
         label = f"predicting the labelled images, fold {fold + 1} of {folds}"
-        network = adapt_model(model, recipe, others, options, replay, label)
+        network = adapt_model(model, recipe, others, options, label)
         with inference(network):
             parts = list(batches(held, 128, device=device_of(network)))
             activations += [without_decoder(network)(part.images).activations.float().cpu() for part in parts]

@@ -84,8 +84,6 @@ def _geometric(options: AugmentOptions, image_size: tuple[int, int]) -> nn.Seque
 
 def _microscope(options: AugmentOptions) -> nn.Sequential:
     """Return the steps that imitate another microscope, stain or camera."""
-    import kornia.augmentation as K
-
     steps: list[nn.Module] = []
     if options.zoom > 1:
         steps.append(Step(random_zoom, options.zoom))
@@ -94,6 +92,8 @@ def _microscope(options: AugmentOptions) -> nn.Sequential:
     if options.white_balance or options.gamma:
         steps.append(Step(random_gamma, options.gamma, options.white_balance))
     if options.blur:
+        import kornia.augmentation as K
+
         size = 2 * max(1, math.ceil(3 * options.blur)) + 1
         steps.append(K.RandomGaussianBlur((size, size), (1e-3, options.blur), border_type="replicate", p=1.0))
     if options.noise:

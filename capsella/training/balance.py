@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from capsella.data.batching import balanced_order, epoch_order, even_shares
@@ -66,6 +66,17 @@ def classes_of_domains(images: LabelledImages) -> Int64[Tensor, " n"]:
     return numbers.unique(return_inverse=True)[1]
 
 
+def draw_weights(images: LabelledImages) -> Float64[Tensor, " n"]:
+    """Return how many times as often each image is drawn by balanced sampling as in a pass over all images."""
+    if "domain" in images.metadata:
+        pairs = classes_of_domains(images)
+        drawn = pairs.bincount().double()
+        return len(pairs) / (len(drawn) * drawn[pairs])
+    counts = list(images.counts().values())
+    factors = [share * sum(counts) / count for share, count in zip(even_shares(counts), counts, strict=True)]
+    return torch.tensor(factors, dtype=torch.float64)[images.labels]
+
+
 def log_prior_shift(recipe: Recipe, images: LabelledImages) -> tuple[float, ...] | None:
     """Return ln(proportion of the training images / proportion of the draws) per class; None without balancing.
 
@@ -74,10 +85,5 @@ def log_prior_shift(recipe: Recipe, images: LabelledImages) -> tuple[float, ...]
     """
     if recipe.balance == "none" or recipe.data.is_paired:
         return None
-    counts = list(images.counts().values())
-    drawn = even_shares(counts)
-    if recipe.balance == "sampling" and "domain" in images.metadata:
-        pairs = classes_of_domains(images)
-        equal = 1 / len(pairs.unique())
-        drawn = [equal * len(pairs[images.labels == label].unique()) for label in range(len(counts))]
-    return tuple(math.log(count / sum(counts) / share) for count, share in zip(counts, drawn, strict=True))
+    weights = draw_weights(images)
+    return tuple(-math.log(weights[images.labels == label].mean()) for label in range(len(images.classes)))

@@ -309,10 +309,6 @@ class ComputeOptions:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options, JSON-ready."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class AdaptOptions:
@@ -328,14 +324,12 @@ class AdaptOptions:
     steps: int = bounded(100, 1)
     """Optimizer steps, for last and all."""
     batch_size: int = bounded(32, 2)
-    """Images per step, drawn evenly from the classes; with replay, half of them are training images of the run."""
+    """Images per step, drawn evenly from the classes."""
     learning_rate: float | None = bounded(None, 0, ends="(]")
     """Learning rate of the first step; it falls to 0 by half a cosine. Default: the run's for last, a tenth of it for
     all."""
     per_class: int = bounded(10, 1)
     """Labelled images per class, drawn by --seed; at most half of the available ones. All others are tested."""
-    replay: bool = False
-    """Half of the images of each step are the run's training images, so that it does not forget them."""
     seed: int = bounded(0, 0, 2**SEED_BITS - 1)
     """Seed of the labelled images that are drawn, their order, and their changes."""
 

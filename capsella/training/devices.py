@@ -88,15 +88,14 @@ def folder_of_first(fabric: "Fabric", folder: Path) -> Path:
 
 
 def sum_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, float]:
-    """Add images, errors and losses over all devices; average seconds and gradient norms, which are already global."""
+    """Add images, errors and losses over all devices; average the seconds."""
     world = fabric.world_size
     if world == 1:
         return sums
     total = torch.tensor(list(sums.values()), dtype=torch.float64)
     total = torch.as_tensor(fabric.all_reduce(total, reduce_op="sum"))
     added = dict(zip(sums, total.tolist(), strict=True))
-    is_global = {name: name == "seconds" or name.startswith("gradient_") for name in sums}
-    return {name: value / world if is_global[name] else value for name, value in added.items()}
+    return added | {"seconds": added["seconds"] / world}
 
 
 def keep_freed_memory() -> None:

@@ -10,12 +10,11 @@ from jaxtyping import Float, Int
 from torch import nn
 
 from capsella.data import ImageSet, LabelledImages, batches, evenly, single_images
-from capsella.data.batching import even_shares
 from capsella.errors import check_argument, warn_once
 from capsella.models import ImageClassifier
 from capsella.models.backbones import Backbone
 from capsella.models.inference import inference
-from capsella.training.balance import classes_of_domains
+from capsella.training.balance import draw_weights
 from capsella.training.config import Balance
 
 INVERSE_STRENGTHS = tuple(10.0**power for power in range(-5, 1))  # scikit-learn's C
@@ -53,7 +52,7 @@ def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance,
     )
     norm, linear = cast(nn.BatchNorm2d, layers[1]), cast(nn.Linear, layers[-1])
     features, labels = _features(model, images, batch_size), images.labels.numpy()
-    weights = _weights(images, balance)
+    weights = np.ones(len(images)) if balance == "none" else draw_weights(images).numpy()
     mean, variance = features.mean(0), features.var(0)
     scaled = (features - mean) / np.sqrt(variance + norm.eps)
     c = _choose_c(scaled, labels, weights, None if images.group is None else images.group.numpy())
@@ -86,17 +85,6 @@ def _features(model: ImageClassifier, images: ImageSet, batch_size: int) -> Floa
     with inference(model) as device:
         parts = batches(images, batch_size, device=device)
         return torch.cat([backbone(part.images).float().mean((2, 3)).cpu() for part in parts]).clone().numpy()
-
-
-def _weights(images: ImageSet, balance: Balance) -> Float[np.ndarray, " n"]:
-    if balance == "sampling" and "domain" in images.metadata:
-        pairs = classes_of_domains(images)
-        drawn = pairs.bincount()
-        return (len(pairs) / (len(drawn) * drawn[pairs])).numpy()
-    counts = list(images.counts().values())
-    shares = [count / sum(counts) for count in counts] if balance == "none" else even_shares(counts)
-    factors = np.array([share * sum(counts) / count for share, count in zip(shares, counts, strict=True)])
-    return factors[images.labels.numpy()]
 
 
 def _choose_c(

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -27,30 +26,32 @@ from capsella.seeds import mixed_seed
 from capsella.training import devices
 from capsella.training.augment import Augment
 from capsella.training.balance import epoch_rows, log_prior_shift, resolve_balance
-from capsella.training.checkpoint import EpochRow, Progress, read_checkpoint, restore_checkpoint, save_checkpoint
 from capsella.training.config import ComputeOptions
 from capsella.training.logistic_regression import fit_head
 from capsella.training.metrics import epoch_line, open_events, progress_bar, write_events, write_metrics
-from capsella.training.recipe import Recipe
-from capsella.training.resolve import resolve_auto
-from capsella.training.run import Run, RunFolder, load_run, load_run_splits
-from capsella.training.step import TrainingDivergedError, exponential_average, gradient_norms, mixup
-from capsella.training.validation import (
+from capsella.training.progress import (
+    EpochRow,
+    Progress,
     Validation,
     is_better,
     is_finished,
-    routing_row,
+    read_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
     selection_metric,
     summary_of,
     validate,
 )
+from capsella.training.recipe import Recipe
+from capsella.training.resolve import resolve_auto
+from capsella.training.run import Run, RunFolder, load_run, load_run_splits
+from capsella.training.step import TrainingDivergedError, exponential_average, gradient_norms, mixup
 from capsella.uncertainty import calibrate_model, fit_ood_detector, save_fitted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Steps of `time_steps`: untimed ones, and the fewest and most timed ones.
-WARM_UP, FEWEST, MOST = 1, 2, 50
+FEWEST, MOST = 2, 50  # timed steps of `time_steps`
 
 
 def train(
@@ -181,20 +182,16 @@ class Trainer:
         writer = open_events(self.files.events, self.progress.step) if self._is_first else None
         bar = progress_bar(self.console, self.name, shown, self.progress.step)
         with nullcontext() if writer is None else closing(writer), bar as advance:
-            while not self._is_finished and (until is None or self.progress.epoch < until):
+            while not is_finished(self.recipe, self.progress) and (until is None or self.progress.epoch < until):
                 self._train_epoch(advance)
                 row = self._finish_epoch()
                 if writer is not None:
                     write_events(writer, row)
                 line = epoch_line(row, self.recipe.epochs, selection_metric(self.recipe))
                 self.console.print(line, soft_wrap=True)
-        if self._is_first and self._is_finished:
+        if self._is_first and is_finished(self.recipe, self.progress):
             self._finish()
         self.fabric.barrier()
-
-    @property
-    def _is_finished(self) -> bool:
-        return is_finished(self.recipe, self.progress)
 
     def _begin(self) -> None:
         """Write a first checkpoint, remove files that a killed process left half written, and report the images."""
@@ -243,7 +240,7 @@ class Trainer:
 
     def _epoch_batches(self) -> list[Tensor]:
         """Return the image indices of each batch of this epoch; a batch is for all devices together."""
-        generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
+        generator = torch.Generator().manual_seed(mixed_seed(self.recipe.seed, 1, self.progress.epoch))
         order = epoch_rows(self.recipe, self.splits.train, generator)
         return epoch_batches(order, self.recipe.batch_size, self.fabric.world_size)
 
@@ -252,7 +249,7 @@ class Trainer:
         progress, options = self.progress, self.recipe.optimizer
         world, rank = self.fabric.world_size, self.fabric.global_rank
         rows = batch[rank::world]
-        torch.manual_seed(self._seed_of(progress.step * world + rank, stream=2))
+        torch.manual_seed(mixed_seed(self.recipe.seed, 2, progress.step * world + rank))
         images, labels, parts = next(batches(self.splits.train, len(rows), order=rows, device=self.fabric.device))
         images = self.augment(images)
         # Schedules count the steps of a single device, although several devices may take fewer (see `epoch_batches`).
@@ -274,8 +271,7 @@ class Trainer:
         self.wrapped_optimizer.zero_grad()
         # DDP averages gradients over devices, but some have one image more of the last batch: weight by images.
         self.fabric.backward(losses.total * (len(rows) * world / len(batch)))
-        layers, norms = gradient_norms(self.model)
-        norm = torch.linalg.vector_norm(norms)
+        norm = torch.linalg.vector_norm(gradient_norms(self.model)[1])
         self._check_finite("loss", float(losses.total.detach()), progress.step + 1)
         self._check_finite("gradient norm", float(norm), progress.step + 1)
         if options.gradient_clip is not None:
@@ -285,7 +281,6 @@ class Trainer:
             self.average.update_parameters(self.model)
         self._add(images=len(labels), errors=count_errors(output.activations, labels))
         self._add(**{name: float(loss.detach()) * len(labels) for name, loss in losses._asdict().items()})
-        self._add(**{f"gradient_{layer}": value for layer, value in zip(layers, norms.tolist(), strict=True)})
         self.batch, progress.step = self.batch + 1, progress.step + 1
         return f"loss {float(losses.total.detach()):.4f}"
 
@@ -323,8 +318,6 @@ class Trainer:
             **{f"validation_{name}": value for name, value in validation._asdict().items()},
             "images_per_second": images / sums["seconds"],
             "seconds": sums["seconds"],
-            **routing_row(self.evaluated, self.splits.validation, self.fabric.device),
-            **{name: total / self.batch for name, total in sums.items() if name.startswith("gradient_")},
         }
         if self.recipe.stop_at_error is not None and self.recipe.stop_on == "test":
             own["test_error"] = self._validate(self.splits.test).error
@@ -347,10 +340,6 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         if self._is_first:
             save_checkpoint(self.files.checkpoint, self.model, self.optimizer, self.progress, self.average)
-
-    def _seed_of(self, number: int, *, stream: int) -> int:
-        """Return the seed for the order of an epoch (stream 1) or for a step (stream 2)."""
-        return mixed_seed(self.recipe.seed, stream, number)
 
 
 class StepTime(NamedTuple):
@@ -382,21 +371,18 @@ def time_steps(
 class _Timer(Trainer):
     def time(self, seconds: float) -> StepTime:
         self.network.train()
-        times, began = [], time.perf_counter()
-        for number, rows in enumerate(islice(self._epoch_batches(), WARM_UP + MOST)):
-            times.append(_seconds(lambda rows=rows: self._train_step(rows)))  # type: ignore[misc]
-            if number == WARM_UP - 1:
-                began = time.perf_counter()
-            if number >= WARM_UP + FEWEST - 1 and time.perf_counter() - began > seconds:
+        times: list[float] = []
+        for rows in self._epoch_batches()[: 1 + MOST]:
+            began = time.perf_counter()
+            self._train_step(rows)
+            times.append(time.perf_counter() - began)
+            if len(times) > FEWEST and sum(times[1:]) > seconds:
                 break
         self.evaluated.eval()
         images = self.splits.validation
         few = images.subset(torch.arange(min(len(images), self.recipe.batch_size)))
-        validated = [_seconds(lambda: self._validate(few)) for _ in range(1 + WARM_UP)]
-        return StepTime(median(times[WARM_UP:] or times), validated[-1] / len(few))
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
+        for _ in range(2):  # the first call is not timed
+            began = time.perf_counter()
+            self._validate(few)
+        validated = time.perf_counter() - began
+        return StepTime(median(times[1:] or times), validated / len(few))

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from capsella.errors import CapsellaError
 from capsella.files import write_csv
-from capsella.training.checkpoint import EpochRow
+from capsella.training.progress import EpochRow
 
 if TYPE_CHECKING:  # takes a tenth of a second to import
     from torch.utils.tensorboard import SummaryWriter

@@ -5,7 +5,7 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 from jaxtyping import Float
 
 from capsella.data import DataOptions, FolderData, Splits, folder_files, load_data, read_split_file
-from capsella.data.listing import no_folder
 from capsella.data.splits import UNUSED, TableRow
 from capsella.environment import environment
-from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
+from capsella.errors import CapsellaError, check_argument, errors_of, pluralize, warn_once
 from capsella.files import alone_in, read_json, write_json
 from capsella.models import ImageClassifier
 from capsella.training.config import ComputeOptions
@@ -97,11 +96,6 @@ class RunFolder:
         return (self.path / "result.json").exists()
 
     @property
-    def is_adapted(self) -> bool:
-        """True if the weights are those of another run, adapted to another domain."""
-        return (self.path / "adapted.json").exists()
-
-    @property
     def has_diverged(self) -> bool:
         """True if the training diverged and was given up."""
         return (self.path / "diverged.json").exists()
@@ -147,7 +141,7 @@ class RunFolder:
         self, name: str, recipe: Recipe, compute: ComputeOptions, images: Mapping[str, str] | None = None
     ) -> None:
         """Write config.json, with the folder that relative paths start from and the digests of the images."""
-        values: dict[str, Any] = {"name": name, "recipe": recipe.to_dict(), "compute": compute.to_dict()}
+        values: dict[str, Any] = {"name": name, "recipe": recipe.to_dict(), "compute": asdict(compute)}
         values |= {"environment": environment(), "begun_in": str(Path.cwd())}
         (self.path / "diverged.json").unlink(missing_ok=True)  # left by an earlier training
         write_json(self.config, values | ({} if images is None else {"images": dict(images)}))
@@ -182,12 +176,13 @@ class RunFolder:
         Raises:
             CapsellaError: missing or damaged.
         """
+        values = self._config()
         try:
-            values = self._config()
-            recipe = _with_paths_from(Path(values.get("begun_in", "")), Recipe.from_dict(values["recipe"]))
-            return values["name"], recipe, values["environment"]
-        except (CapsellaError, KeyError, TypeError, AttributeError) as error:
-            raise CapsellaError(f"{self.config}: {error!r}") from error
+            with errors_of(self.config):
+                recipe = Recipe.from_dict(values["recipe"])
+            return values["name"], _with_paths_from(Path(values["begun_in"]), recipe), values["environment"]
+        except (KeyError, TypeError) as error:
+            raise CapsellaError(f"{self.config} is damaged: {error!r}") from error
 
     def read_compute(self) -> ComputeOptions:
         """Read the compute options of the run.
@@ -277,7 +272,9 @@ def load_run(folder: str | Path) -> Run:
         command = f"capsella train --resume {shlex.quote(str(folder))}"
         raise CapsellaError(f"{folder} has no weights yet: its first epoch is not complete; continue with {command}")
     model = ImageClassifier.from_pretrained(folder).eval()
-    return Run(folder, name, recipe, model, trained_on, files.read("adapted") if files.is_adapted else None)
+    return Run(
+        folder, name, recipe, model, trained_on, files.read("adapted") if (folder / "adapted.json").exists() else None
+    )
 
 
 def load_splits(run: Run) -> Splits:
@@ -294,11 +291,6 @@ def load_splits(run: Run) -> Splits:
 
 def load_run_splits(files: RunFolder, data: DataOptions, splits: Splits | None = None) -> Splits:
     """Return the images of a run folder (see `load_splits`); `splits` are images that are loaded already."""
-    if isinstance(data, FolderData) and not data.path.is_dir():
-        raise CapsellaError(
-            f"{no_folder(data.path)}; the images of {files.path} were there: put them back, or link to where they are "
-            f"now, e.g. with ln -s IMAGES {shlex.quote(str(data.path))}"
-        )
     if splits is None:
         if isinstance(data, FolderData) and files.split.exists():
             splits = _load_as_listed(files, data)

@@ -83,14 +83,13 @@ def test_it_learns_the_images_and_the_seed_decides(tiny, labelled, resnet):
     short = adapt_model(model, recipe, labelled, FEW)
     assert not changed(short, adapt_model(model, recipe, labelled, FEW))
     assert changed(short, adapt_model(model, recipe, labelled, replace(FEW, seed=1)))
-    assert changed(short, adapt_model(model, recipe, labelled, FEW, load_data(recipe.data).train))
 
 
 def test_each_labelled_image_is_judged_without_it(tiny, labelled, run, monkeypatch):
     model = load_run(run).model
     seen: list[ImageSet] = []
 
-    def remember(model, recipe, images, options, replay, label):
+    def remember(model, recipe, images, options, label):
         seen.append(images)
         return model
 

@@ -7,39 +7,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from capsella.data import ImageSet, balanced_order, even_shares
-from capsella.data.batching import MOST_REPEATS
+from capsella.data import ImageSet, even_shares
 from capsella.errors import CapsellaError
 from capsella.training import RunFolder, TrainingDivergedError, load_run, resume
 from capsella.training import loop as training_loop
 from capsella.training.balance import log_prior_shift
 from tests.training.test_resume import poison_step
-
-LABELS = torch.tensor([0] * 160 + [1] * 80 + [2] * 10)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def test_a_rare_class_is_not_repeated_without_end():
-    shares = even_shares([300, 45, 5])
-    assert shares[2] == pytest.approx(MOST_REPEATS * 5 / 350)
-    assert shares[0] == shares[1] == pytest.approx((1 - shares[2]) / 2)
-    assert even_shares([0, 7, 7]) == pytest.approx([0, 0.5, 0.5])
-
-
-def test_an_epoch_has_as_many_steps_as_before_and_classes_evenly():
-    order = balanced_order(LABELS, None, generator())
-    assert len(order) == len(LABELS)
-    assert LABELS[order].bincount().tolist() == [100, 100, 50]
-
-
-def test_the_order_follows_from_the_seed_and_leaves_out_others_each_time():
-    first, again, other = (balanced_order(LABELS, None, generator(seed)) for seed in (3, 3, 4))
-    assert torch.equal(first, again)
-    assert set(first.tolist()) != set(other.tolist())
-    assert LABELS[first[:50]].unique().numel() == 3  # not class by class
 
 
 @pytest.fixture

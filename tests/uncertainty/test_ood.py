@@ -184,11 +184,3 @@ def test_what_no_fit_gives():
     ):
         with pytest.raises(ArgumentError):
             OODDetector(gaussians, distributions, largest)
-
-
-def test_nothing_to_fit_on():
-    cnn, some = create_model("hinton2018_cnn", image_size=20, classes=3), images_of(8, 0)
-    for training, validation, argument in ((some.subset([]), some, "training"), (some, some.subset([]), "validation")):
-        with pytest.raises(ArgumentError) as error:
-            fit_ood_detector(cnn, training, validation)
-        assert error.value.argument == argument

@@ -13,7 +13,7 @@ from capsella.experiments.reproduce.entries import Entry
 from capsella.papers.published import CLAIMS, paper_of
 from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
 from capsella.training import Recipe, RunFolder
-from capsella.training.validation import best_validation
+from capsella.training.progress import best_validation
 
 Answer = Literal["supports", "contradicts", "cannot tell", "not tested"]
 LEVEL = 0.05

@@ -27,9 +27,9 @@ from capsella.losses.options import STAIR
 from capsella.training import ComputeOptions, Recipe, RunFolder
 from capsella.training.balance import resolve_balance
 from capsella.training.loop import StepTime, time_steps
+from capsella.training.progress import selection_metric
 from capsella.training.recipe import flatten
 from capsella.training.run import check_same_settings
-from capsella.training.validation import selection_metric
 
 if TYPE_CHECKING:
     import optuna

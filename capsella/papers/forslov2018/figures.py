@@ -25,7 +25,7 @@ from capsella.report.image_figures import tweak_figure
 from capsella.report.reconstructions import row_changes, share_nearest_own
 from capsella.routing import EMRouting
 from capsella.training import RunFolder
-from capsella.training.validation import best_validation
+from capsella.training.progress import best_validation
 
 FEWEST_CLASSES = 3  # for standardised costs: with two classes they are always ±1, and an EM-NET learns nothing
 RATES = (3e-4, 3e-5, 3e-6)

@@ -34,7 +34,7 @@ from capsella.papers.routing_benchmark.datasets import (
 from capsella.papers.routing_benchmark.measure import Speed, measure_network, measure_speeds
 from capsella.papers.table_types import Published, hardware_of, table_values
 from capsella.training import RunFolder
-from capsella.training.validation import best_validation
+from capsella.training.progress import best_validation
 
 EPSILON = 0.03
 # By budget: the options of the attack, and the number of attacked images.

@@ -1,24 +1,43 @@
-"""Validation after each epoch: loss, errors, routing diagnostics, which epoch is kept, and when training stops."""
+"""The progress of a training: validation, which epoch is kept, when training stops, and its checkpoint `last.ckpt`."""
 
 import statistics
+import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
-from capsella.data import LabelledImages, batches, evenly
+from capsella.data import LabelledImages, batches
+from capsella.errors import CapsellaError
+from capsella.files import write_whole
 from capsella.losses import LossOptions, count_errors, predicted_classes, total_loss
 from capsella.models import ImageClassifier
-from capsella.routing import diagnose, record
-from capsella.training.checkpoint import EpochRow, Progress
 from capsella.training.devices import peak_memory_mib
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Number of validation images, evenly spaced, for each epoch's routing diagnostics.
-DIAGNOSED = 32
+EpochRow = dict[str, float]
+
+
+@dataclass
+class Progress:
+    """The progress of a training.
+
+    epoch: completed epochs. step: optimizer steps in all epochs. history: one row of metrics per completed epoch. best:
+    the row of the epoch whose weights are kept.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    history: list[EpochRow] = field(default_factory=list)
+    best: EpochRow | None = None
 
 
 class Validation(NamedTuple):
@@ -45,18 +64,6 @@ def validate(
         correct += labels[predicted_classes(output.activations, labels) == labels].bincount(minlength=len(correct))
     recall = (correct / counts)[counts > 0]
     return Validation(total / len(images), 100 * errors / len(images), 100 * (1 - float(recall.double().mean())))
-
-
-@torch.no_grad()
-def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.device) -> EpochRow:
-    """Return the coupling entropy after the last iteration and the share of dead capsules of each routed layer."""
-    few, *_ = next(batches(images, DIAGNOSED, order=evenly(len(images), DIAGNOSED), device=device))
-    with record() as traces:
-        model(few)
-    row: EpochRow = {}
-    for number, layer in enumerate(diagnose([traces]), 1):
-        row |= {f"entropy_{number}": layer.entropy[-1], f"dead_{number}": layer.dead_share}
-    return row
 
 
 def selection_metric(recipe: Recipe) -> str:
@@ -122,3 +129,58 @@ def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str], device
         "stopped": None if recipe.stop_at_error is None else stopped,
         "broken_images": list(broken),
     }
+
+
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, average: AveragedModel | None = None
+) -> None:
+    """Write weights, optimizer state, progress and averaged weights, if any; the file is replaced as a whole."""
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
+    if average is not None:
+        state["average"] = average.state_dict()
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:  # given a path, torch.save hides that the disk was full
+            torch.save(state, file)
+
+    write_whole(path, write)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote; code in the file is never run.
+
+    Raises:
+        CapsellaError: the file is missing or damaged.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:  # PyTorch verifies no checksums: a flipped bit would change a weight
+            if (part := archive.testzip()) is not None:
+                raise ValueError(f"{part} does not match its checksum")
+        return state
+    except FileNotFoundError as error:
+        raise CapsellaError(f"{path} does not exist; train again into another folder") from error
+    except Exception as error:  # damaged files raise many types, whose texts advise disabling weights_only
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.filename is not None):
+            raise
+        raise CapsellaError(
+            f"{path} is damaged or holds more than a checkpoint; train again with another --out"
+        ) from error
+
+
+def restore_checkpoint(
+    state: dict[str, Any], model: nn.Module, optimizer: Optimizer, average: AveragedModel | None = None
+) -> Progress:
+    """Load a checkpoint into model, optimizer and average, and return its progress.
+
+    Raises:
+        CapsellaError: it belongs to another model.
+    """
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        if average is not None:
+            average.load_state_dict(state["average"])
+        return Progress(**state["progress"])
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise CapsellaError(f"the checkpoint belongs to another model: {error!r}") from error
