@@ -24,13 +24,14 @@ class Page(NamedTuple):
 
     trainings: the recipe of each of its runs, with flags. images: test images inside: every class, and two mistakes.
     nearest: the least share of decoded test images that are nearer to their own input than to any other. network: the
-    page looks at what a reader draws.
+    page looks at what a reader draws. training: a small network learns in the page.
     """
 
     trainings: dict[str, str]
     images: int
     nearest: float | None = None
     network: bool = False
+    training: bool = False
 
 
 _SMALL = "images-efficient --size 32 --model-kwargs reconstruction=True"
@@ -42,6 +43,7 @@ PAGES = {
         },
         12,
         0.9,
+        training=True,
     ),
     "draw": Page(
         {
@@ -74,7 +76,7 @@ def make_page(name: str, flags: list[str]) -> SharedPage:
             subprocess.run(command, check=True)
     runs = list(open_runs([RUNS / run for run in page.trainings]).values())
     out = ROOT / "docs" / "pages" / f"{name}.html"
-    shared = share_runs(runs, out, images=page.images, network=page.network)
+    shared = share_runs(runs, out, images=page.images, network=page.network, training=page.training)
     print(f"{out}: {shared.megabytes:.1f} MB")
     if page.nearest is not None:
         test = load_splits(runs[0]).test

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.data import Splits, evenly
 from capsella.evaluation import Evaluation
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.report.figures import printable
@@ -32,6 +33,8 @@ from capsella.web.images import (
 )
 from capsella.web.modules import PAGE, joined_modules
 
+TRAINING_SIDE = 10
+MAX_TRAINING = 2000  # images; a tenth as many test images
 LENGTH_TOLERANCE = 1e-3  # if activations differ from the lengths of poses by less, on all images, they are lengths
 
 
@@ -160,6 +163,17 @@ def class_axes(seen: EncodedImages) -> Float[Tensor, "classes 2 d"]:
         if of_class.mean(0) @ axes[label, 0] < 0:
             axes[label, 0] *= -1
     return axes
+
+
+def add_training(splits: Splits, arrays: Arrays) -> dict[str, Any]:
+    """Add training and test images, grey and `TRAINING_SIDE` pixels a side, for the network that learns in the page."""
+    for name, images, most in (("train", splits.train, MAX_TRAINING), ("test", splits.test, MAX_TRAINING // 10)):
+        batch = images.take(evenly(len(images), most))
+        grey = batch.images.float().mean(1, keepdim=True)
+        small = torch.nn.functional.adaptive_avg_pool2d(grey, TRAINING_SIDE)[:, 0].round()
+        arrays.add(f"training/{name}Images", "u1", small.numpy())
+        arrays.add(f"training/{name}Labels", "u2", batch.labels.numpy())
+    return {"side": TRAINING_SIDE, "classes": list(splits.classes)}
 
 
 def page_title(names: Iterable[str]) -> str:

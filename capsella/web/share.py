@@ -11,7 +11,7 @@ from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Run, RunFolder, load_splits, run_names
 from capsella.web.arrays import Arrays
 from capsella.web.images import encode_test_images
-from capsella.web.page import page_content, page_html, page_title
+from capsella.web.page import add_training, page_content, page_html, page_title
 
 MAX_IMAGES = 20
 MAX_MEGABYTES = 10.0  # most mail servers accept this; the demo's page has 3 MB
@@ -34,6 +34,7 @@ def share_runs(
     images: int = MAX_IMAGES,
     megabytes: float = MAX_MEGABYTES,
     network: bool = False,
+    training: bool = False,
 ) -> SharedPage:
     """Write one HTML page of one or two runs, with some of their test images inside.
 
@@ -43,9 +44,11 @@ def share_runs(
         images: maximum number of test images of each run.
         megabytes: maximum size of the file, in 10⁶ bytes.
         network: include the networks, so that readers can try their own images.
+        training: include the first run's training images, small and in grey, from which a capsule network can learn in
+            the page.
 
     Raises:
-        ArgumentError: no run, more than two, or duplicates; no images; `network` with random couplings.
+        ArgumentError: no run, more than two, or duplicates; no images.
         CapsellaError: a CNN alone, or one for other images; too large a page; `network` for images that a page cannot
             preprocess.
     """
@@ -58,6 +61,8 @@ def share_runs(
     seen = [encode_test_images(model, test) for model, test in zip(named.values(), tests, strict=True)]
     arrays = Arrays()
     facts, chosen = page_content(named, seen, images, arrays, network=network, cnn=cnn)
+    if training:
+        facts["training"] = add_training(load_splits(next(iter(with_capsules.values()))), arrays)
     html = page_html(page_title(named), {**facts, "arrays": arrays.table}, arrays.packed())
     size = len(html.encode()) / 1e6
     if size > megabytes:

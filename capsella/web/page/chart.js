@@ -6,12 +6,6 @@ import { plain } from "./words.js";
 const WIDTH = 560;
 const HEIGHT = 150;
 
-/** A line through values, the first at the left edge; y runs from `low` at the bottom to `high` at the top. */
-function linePath(values, low, high, width = WIDTH, height = HEIGHT) {
-  const y = (value) => height - ((value - low) / (high - low || 1)) * height;
-  return Array.from(values, (value, k) => `${k ? "L" : "M"}${((k * width) / (values.length - 1)).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-}
-
 /** A chart of lines over the amounts of a change, with a cursor at the chosen one. `ticks(low, high)`: values of y ticks. */
 export function makeChart(label, ticks) {
   const lines = svg("g", {});
@@ -20,21 +14,21 @@ export function makeChart(label, ticks) {
   const drawing = svg("svg", { viewBox: `-52 -14 ${WIDTH + 84} ${HEIGHT + 42}`, role: "img", "aria-label": label }, marks, cursor, lines);
   function show(series, low, high, stop, { amounts, unit }) {
     const stops = amounts.length;
+    const across = (k) => (k * WIDTH) / (stops - 1);
     const y = (value) => HEIGHT - ((value - low) / (high - low || 1)) * HEIGHT;
+    const path = (values) => Array.from(values, (value, k) => `${k ? "L" : "M"}${across(k).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     marks.replaceChildren(
       ...ticks(low, high).flatMap((value) => [
         svg("line", { x1: 0, x2: WIDTH, y1: y(value), y2: y(value) }),
         svg("text", { x: -6, y: y(value) + 6 }, plain(value, 1)),
       ]),
-      ...[0, (stops - 1) / 2, stops - 1].map((k) => svg("text", { class: "across", x: (k * WIDTH) / (stops - 1), y: HEIGHT + 24 }, `${plain(amounts[k], 0)}${unit}`)),
+      ...[0, (stops - 1) / 2, stops - 1].map((k) => svg("text", { class: "across", x: across(k), y: HEIGHT + 24 }, `${plain(amounts[k], 0)}${unit}`)),
     );
-    const x = (stop * WIDTH) / (stops - 1);
-    cursor.setAttribute("x1", x);
-    cursor.setAttribute("x2", x);
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, across(stop));
     lines.replaceChildren(
       ...series.flatMap(({ values, kind }) => [
-        svg("path", { class: kind, d: linePath(values, low, high) }),
-        svg("circle", { class: kind, cx: x, cy: y(values[stop]), r: kind === "faint" ? 2.5 : 4 }),
+        svg("path", { class: kind, d: path(values) }),
+        svg("circle", { class: kind, cx: across(stop), cy: y(values[stop]), r: kind === "faint" ? 2.5 : 4 }),
       ]),
     );
   }

@@ -1,7 +1,7 @@
 // The page: one view, or two beside each other.
 
 import { arrowPath } from "./capsules.js";
-import { readContent, unpacked } from "./content.js";
+import { readArrays, readContent, unpacked } from "./content.js";
 import { decode } from "./decoder.js";
 import { choices, h, svg } from "./dom.js";
 import { term } from "./glossary.js";
@@ -10,6 +10,7 @@ import { makePane, takeFile } from "./pane.js";
 import { askArrays, makeServer } from "./server.js";
 import { firstState, formatHash, missingImages, parseHash } from "./state.js";
 import { makeTour } from "./tour.js";
+import { makeTraining } from "./training.js";
 
 const page = document.getElementById("page");
 
@@ -51,16 +52,17 @@ function header(runs, start, beside) {
   );
 }
 
-function whence(runs) {
+function whence(runs, training) {
   if (runs[0].server) return "This page is served by capsella explore and contacts no other server. capsella share writes it as a file to send; capsella predict classifies folders of images.";
   const inside = runs.map((run) => `${run.images.length} of the ${run.of} test images of ${run.name}`).join(" and ");
   const own = runs.some((run) => run.looker) ? " So is the network: it can look at your own images, which do not leave this page." : "";
-  return `Inside this file: ${inside}.${own} This page contacts no other machine.`;
+  const small = training ? ` So are ${training.images} small training images, from which a network can learn here.` : "";
+  return `Inside this file: ${inside}.${own}${small} This page contacts no other machine.`;
 }
 
-function footer(runs) {
+function footer(runs, training) {
   const checked = h("span", {});
-  const text = whence(runs);
+  const text = whence(runs, training);
   const check = () => {
     const drawing = runs.filter((run) => run.layers);
     if (!drawing.length) return;
@@ -95,13 +97,13 @@ async function lookAt(run, wanted) {
   return run.add(kind === "number" ? facts : { ...facts, wanted }, grids);
 }
 
-function makePage(runs, { alike }) {
+function makePage(runs, { alike }, training) {
   const views = []; // { state, pane, holder, wishes }
   const holders = h("div", { class: "panes" });
   const tour = makeTour(() => views[0], choose);
   const beside = h("button", { type: "button", class: "beside", onclick: () => (views.length > 1 ? remove() : add()) });
-  const { element: foot, check } = footer(runs);
-  page.replaceChildren(header(runs, tour.start, beside), holders, foot, tour.panel);
+  const { element: foot, check } = footer(runs, training);
+  page.replaceChildren(header(runs, tour.start, beside), holders, training?.element ?? "", foot, tour.panel);
   let saving = null;
 
   function remember() {
@@ -264,7 +266,8 @@ async function openPage() {
     run.looker = run.server ?? makeNetwork(run);
     run.sharper = runs.find((other) => lastEntropy(other) < Math.min(0.9, lastEntropy(run)))?.name;
   }
-  const made = makePage(runs, facts);
+  const training = facts.training && makeTraining(facts.training, readArrays(facts.arrays, buffer, "training/"));
+  const made = makePage(runs, facts, training);
   await made.read();
   page.dataset.ready = "true";
   playOnce(made);
