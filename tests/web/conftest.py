@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -19,10 +21,22 @@ from capsella.papers import get_recipe
 from capsella.training import Run
 from capsella.web import ServedRun, share_runs
 from capsella.web.images import encode_test_images
+from capsella.web.modules import PAGE
 from tests.browser import DIAL, launched, opener
 
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="Node is not installed")
 SIZE = 17  # the least that CapsNet's kernels allow
 NAMES = ("round", "<b>&amp;</b>", "$\\bad{")
+
+
+def in_node(script, given=None):
+    """Return the JSON that a script prints, which may import modules of the page; `given` is its input."""
+    script = f"const given = JSON.parse(await new Response(process.stdin).text());\n{script}"
+    words = [NODE, "--input-type=module", "-e", script]
+    done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, timeout=120, cwd=PAGE)
+    assert done.returncode == 0, done.stderr[-500:]
+    return json.loads(done.stdout)
 
 
 def model(name="sabour2017_capsnet", size=SIZE, **options):
@@ -96,7 +110,7 @@ class Served:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path, body, {key.replace("_", "-"): value for key, value in headers.items()})
         response = connection.getresponse()
-        text = response.read().decode()
+        text = response.read().decode(errors="replace")
         connection.close()
         return response.status, response.headers, json.loads(text) if text.startswith("{") else text
 
@@ -109,15 +123,10 @@ def served(capsnet, plain):
 
 def made(name, size=SIZE, network="sabour2017_capsnet", **options):
     """A run on the small digits of the demo."""
-    torch.manual_seed(0)
-    model = create_model(network, image_size=size, **options).eval()
-    for parameter in model.capsule_layers.parameters():
-        parameter.data *= 20  # fresh weights make poses so short that no capsule is sure
-    for parameter in model.decoder.parameters() if model.has_decoder else ():
-        parameter.data *= 3  # and drawings that hardly depend on them
     recipe = get_recipe("demo")
     recipe = replace(recipe, data=replace(recipe.data, size=size, per_class=4, test_per_class=6))
-    return Run(Path(name), name, recipe, model, {})
+    classes = tuple(map(str, range(10)))
+    return Run(Path(name), name, recipe, model(network, size, classes=classes, **options), {})
 
 
 @pytest.fixture(scope="session")

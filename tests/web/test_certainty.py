@@ -1,8 +1,6 @@
 """The page knows what the run knows: calibrated probabilities, and images that are out of distribution."""
 
 import json
-import shutil
-import subprocess
 
 import pytest
 import torch
@@ -12,12 +10,9 @@ from capsella.uncertainty import calibrate_model, fit_ood_detector
 from capsella.uncertainty.calibration import Calibration
 from capsella.uncertainty.ood import fit_gaussian, low_level_features, normalize_score
 from capsella.web.images import certainty, encode
-from capsella.web.modules import PAGE
 from capsella.web.served_run import explorer_page
 
-from .conftest import NAMES, model, subject
-
-NODE = shutil.which("node")
+from .conftest import NAMES, in_node, model, needs_node, subject
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,7 @@ def test_the_page_has_the_test_error_and_the_warnings_of_the_report(calibrated):
     assert {"probability", "unlike"} <= set(run["images"][0])
 
 
-@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+@needs_node
 def test_the_page_computes_what_python_does():
     torch.manual_seed(0)
     activations, prior = torch.rand(3), (0.1, -0.2, 0.0)
@@ -69,21 +64,17 @@ def test_the_page_computes_what_python_does():
         "whitening": gaussian.whitening.flatten().tolist(),
     }
     script = """import { distance, lowLevel, normalized, probabilityOf } from "./certainty.js";
-      const given = JSON.parse(await new Response(process.stdin).text());
       console.log(JSON.stringify([
         given.activations.map((_, k) => probabilityOf(given.activations, k, given.facts)),
         given.tries.map((score) => normalized(score, given.scores)),
         lowLevel(given.image, [3, 6, 5]),
         [distance(given.features, given.mean, given.whitening)],
       ]));"""
-    words = [NODE, "--input-type=module", "-e", script]
-    done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, timeout=60, cwd=PAGE)
-    assert done.returncode == 0, done.stderr
     expected = (
         calibration.probabilities(activations),
         normalize_score(tries, scores),
         low_level_features(image)[0],
         gaussian.distance(features[:1], torch.tensor([1])),
     )
-    for got, wanted in zip(json.loads(done.stdout), expected, strict=True):
+    for got, wanted in zip(in_node(script, given), expected, strict=True):
         assert got == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-5)

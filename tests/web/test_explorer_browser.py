@@ -16,8 +16,6 @@ from PIL import Image
 import capsella
 from tests.browser import CHROMIUM, launched, opener, pixels, until, violations
 
-from .conftest import Served
-
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
 
 
@@ -72,17 +70,6 @@ def test_any_test_image_by_number_and_one_out_of_range_is_refused(tab):
     assert page.locator(".strip button").last.get_attribute("aria-checked") == "true"
 
 
-def test_good_and_bad_files(tab):
-    page = more(tab())
-    upload(page, "photo.png", png(50, 40, 3))
-    says(page, "photo.png. ")
-    says(page, "photo.png has 40×50 pixels: the middle was cut out and resized to the network's 17×17", ".news")
-    shown = pixels(page, ".input canvas")
-    upload(page, "bad.png", b"no image")
-    says(page, "bad.png: is damaged, or no image", ".news")
-    np.testing.assert_array_equal(pixels(page, ".input canvas"), shown)
-
-
 def test_a_click_draws_a_dot_and_a_drawing_is_looked_at(tab):
     page = more(tab())
     canvas = page.locator("canvas.sketch")
@@ -126,18 +113,6 @@ def test_axe_finds_nothing(tab, scheme):
     says(page, "the input unchanged", ".said")
     page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
     assert violations(page) == []
-
-
-def test_a_server_that_is_gone_is_said(chromium, capsnet):
-    page = chromium.new_page()
-    with Served([capsnet]) as server:
-        page.goto(server.url)
-        page.wait_for_selector("main[data-ready]")
-    more(page)
-    page.get_by_label("Test image, 0 to 29").fill("17")
-    page.keyboard.press("Enter")
-    says(page, "The server does not answer. Has capsella explore ended?", ".news")
-    page.close()
 
 
 def test_the_command_serves_and_leaves_nothing_behind(trained_run, tmp_path):

@@ -1,9 +1,5 @@
 """The network that learns in the page: its gradients are PyTorch's, and it learns."""
 
-import json
-import shutil
-import subprocess
-
 import numpy as np
 import pytest
 import torch
@@ -11,18 +7,12 @@ import torch
 from capsella.losses import margin_loss
 from capsella.routing import dynamic_routing
 from capsella.routing.functional import squash
-from capsella.web.modules import PAGE
+
+from .conftest import in_node, needs_node
 
 SIDE, CLASSES, D, TYPES, DRAWN = 6, 3, 8, 2, 0.04
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-
-
-def asked(script, given):
-    script = f"const given = JSON.parse(await new Response(process.stdin).text());\n{script}"
-    words = ["node", "--input-type=module", "-e", f'import * as train from "./train.js";\n{script}']
-    done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, timeout=120, cwd=PAGE)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+IMPORT = 'import * as train from "./train.js";'
+pytestmark = needs_node
 
 
 def loss_of(weights, image, label):
@@ -38,21 +28,22 @@ def loss_of(weights, image, label):
 
 
 def test_loss_and_gradients_are_those_of_pytorch():
-    shapes = asked(f"console.log(JSON.stringify(train.sizesOf({SIDE}, {CLASSES}).shapes));", {})
+    shapes = in_node(f"{IMPORT}console.log(JSON.stringify(train.sizesOf({SIDE}, {CLASSES}).shapes));")
     random = np.random.default_rng(0)
     weights = {name: torch.from_numpy(random.normal(0, 0.5, shape)).requires_grad_() for name, shape in shapes.items()}
     image = torch.from_numpy(random.random((SIDE, SIDE)) * (random.random((SIDE, SIDE)) > 0.3))
     loss, couplings = loss_of(weights, image, 1)
     loss.backward()
     given = {name: weight.detach().flatten().tolist() for name, weight in weights.items()}
-    script = f"""const sizes = train.sizesOf({SIDE}, {CLASSES});
+    script = f"""{IMPORT}
+      const sizes = train.sizesOf({SIDE}, {CLASSES});
       const grads = train.emptyWeights(sizes);
       const passed = train.forward(sizes, given.weights, given.image);
       const loss = train.backward(sizes, given.weights, passed, 1, grads);
       const list = (values) => Array.from(values);
       const all = Object.fromEntries(Object.entries(grads).map(([name, values]) => [name, list(values)]));
       console.log(JSON.stringify({{ loss, couplings: list(passed.couplings.at(-1)), grads: all }}));"""
-    got = asked(script, {"weights": given, "image": image.flatten().tolist()})
+    got = in_node(script, {"weights": given, "image": image.flatten().tolist()})
     assert got["loss"] == pytest.approx(loss.item(), rel=1e-9)
     np.testing.assert_allclose(got["couplings"], couplings.detach().flatten(), rtol=1e-9)
     for name, weight in weights.items():
@@ -61,12 +52,13 @@ def test_loss_and_gradients_are_those_of_pytorch():
 
 
 def test_the_network_learns():
-    script = """const sizes = train.sizesOf(6, 3);
+    script = """import * as train from "./train.js";
+      const sizes = train.sizesOf(6, 3);
       const learner = train.makeLearner(sizes, 1);
       const labels = Array.from({ length: 24 }, (_, k) => k % 3);
       const pixel = (label, k, p) => (Math.floor(p / 12) === label) * (0.5 + (k + p) % 7 / 14);
       const images = labels.map((label, k) => Float64Array.from({ length: 36 }, (_, p) => pixel(label, k, p)));
       const losses = Array.from({ length: 60 }, () => learner.step(images, labels));
       console.log(JSON.stringify([losses[0], losses.at(-1)]));"""
-    first, last = asked(script, {})
+    first, last = in_node(script)
     assert last < first / 3

@@ -23,14 +23,18 @@ def colour():
     return model(channels=3)
 
 
-def saved(pixels):
-    return as_png(Image.fromarray(pixels))
-
-
-def as_png(image):
+def written(image, kind="PNG", **options):
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
+    image.save(buffer, format=kind, **options)
     return buffer.getvalue()
+
+
+def saved(pixels):
+    return written(Image.fromarray(pixels))
+
+
+def noise():
+    return Image.fromarray(random(20, 20))
 
 
 def random(*shape, dtype=np.uint8):
@@ -39,15 +43,12 @@ def random(*shape, dtype=np.uint8):
 
 def test_a_phone_s_picture_is_taken_and_judged_upright(grey):
     """Its JPEG may hold a second picture, and lie on its side."""
-    wide, high = SIZE if isinstance(SIZE, tuple) else (SIZE, SIZE)
-    first, second = (Image.fromarray(random(2 * high, 3 * wide)) for _ in range(2))
-    for orientation, said in ((1, f"has {3 * wide}×{2 * high} pixels"), (6, f"has {2 * high}×{3 * wide} pixels")):
+    first, second = (Image.fromarray(random(34, 51)) for _ in range(2))
+    for orientation, said in ((1, "has 51×34 pixels"), (6, "has 34×51 pixels")):
         exif = Image.Exif()
         exif[0x0112] = orientation
-        buffer = io.BytesIO()
-        first.save(buffer, format="MPO", save_all=True, append_images=[second], exif=exif)
-        assert Image.open(buffer).n_frames == 2
-        pixels, sentences = read_upload(buffer.getvalue(), "p.jpg", grey)
+        content = written(first, "MPO", save_all=True, append_images=[second], exif=exif)
+        pixels, sentences = read_upload(content, "p.jpg", grey)
         assert pixels.shape[1:] == grey.image_size
         assert said in sentences[0]
 
@@ -66,28 +67,10 @@ def test_sixteen_bits_become_eight_and_it_is_said(colour):
     deep = saved(random(34, 34, dtype=np.uint16))
     with pytest.raises(CapsellaError, match="has 16 bits a channel, and this network was trained on images of 8"):
         read_upload(deep, "a.png", colour)
-    colour.value_range = (50.0, 4000.0)
-    with pytest.raises(CapsellaError, match=r"^a\.png: .*50 to 4000"):  # most of its values are above
-        read_upload(deep, "a.png", colour)
     colour.value_range = (6000.0, 60_000.0)
     _, said = read_upload(deep, "a.png", colour)
-    assert said[:2] == [
-        "a.png has 34×34 pixels: resized to the network's 17×17",
-        "its values 6,000 to 60,000, the network's range, became black to white",
-    ]
+    assert said[1] == "its values 6,000 to 60,000, the network's range, became black to white"
     assert len(said) == 3
-
-
-def animated(kind):
-    frames, buffer = [Image.fromarray(random(20, 20)), Image.fromarray(255 - random(20, 20))], io.BytesIO()
-    frames[0].save(buffer, format=kind, save_all=True, append_images=frames[1:])
-    return buffer.getvalue()
-
-
-def ppm():
-    buffer = io.BytesIO()
-    Image.new("L", (9, 9)).save(buffer, format="PPM")
-    return buffer.getvalue()
 
 
 def claiming(width, height):
@@ -102,14 +85,15 @@ def claiming(width, height):
     ("content", "text"),
     [
         (lambda: b"no image at all", r"x\.png: is damaged, or no image; PNG, JPEG, BMP, TIFF, GIF and WebP"),
-        (lambda: b"", r"x\.png: is damaged, or no image"),
         (lambda: saved(random(200, 200))[:2000], r"x\.png: cannot be read as an image"),
-        (lambda: animated("GIF"), r"x\.png: must be a single picture, got 2 \(animated"),
-        (lambda: animated("PNG"), r"x\.png: must be a single picture, got 2 \(animated"),
-        (ppm, r"must be PNG, JPEG, BMP, TIFF, GIF or WebP, got PPM"),
+        (
+            lambda: written(noise(), "GIF", save_all=True, append_images=[Image.new("L", (20, 20))]),
+            "single picture, got 2",
+        ),
+        (lambda: written(noise(), "PPM"), r"must be PNG, JPEG, BMP, TIFF, GIF or WebP, got PPM"),
         # 50 megapixels of one grey in a few kilobytes
         (
-            lambda: as_png(Image.new("1", (10_000, 5_000))),
+            lambda: written(Image.new("1", (10_000, 5_000))),
             r"too large, .* at most 40 megapixels, got .* = 50\.0",
         ),
         (lambda: claiming(12_000, 12_000), r"too large, must have at most 40 megapixels, got 12000×12000 = 144\.0"),
@@ -133,14 +117,11 @@ def test_a_drawing_is_brought_to_the_networks_size(grey):
     assert image[0, :, 0].max() == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"GIF89a", bytes(100), saved(random(8, 8))[:60], claiming(2000, 2000)])
-def test_what_is_no_drawing(content, grey):
-    with pytest.raises(CapsellaError, match="drawing: must come from the page's own canvas"):
-        read_sketch(content, grey)
-
-
-def test_an_empty_canvas_or_a_network_of_colour(grey, colour):
+def test_what_is_no_drawing(grey, colour):
+    for content in (b"GIF89a", saved(random(8, 8))[:60], claiming(2000, 2000)):
+        with pytest.raises(CapsellaError, match="drawing: must come from the page's own canvas"):
+            read_sketch(content, grey)
     with pytest.raises(CapsellaError, match="empty"):
-        read_sketch(as_png(Image.new("L", (224, 224))), grey)
+        read_sketch(written(Image.new("L", (224, 224))), grey)
     with pytest.raises(CapsellaError, match="colour"):
-        read_sketch(as_png(Image.new("L", (224, 224), 255)), colour)
+        read_sketch(written(Image.new("L", (224, 224), 255)), colour)

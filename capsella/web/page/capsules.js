@@ -10,6 +10,9 @@ export function norm(values) {
   return Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
 }
 
+/** The index of the largest value. */
+export const strongest = (values) => values.reduce((best, value, k) => (value > values[best] ? k : best), 0);
+
 /** The angle between two poses, in degrees. */
 export function angleBetween(a, b) {
   const product = a.reduce((sum, value, k) => sum + value * b[k], 0);

@@ -1,6 +1,6 @@
 // The section on changed inputs: the image turned, shifted or scaled, each version encoded by the network.
 
-import { angleBetween } from "./capsules.js";
+import { angleBetween, strongest } from "./capsules.js";
 import { makeChart, namedMovers, seriesOf } from "./chart.js";
 import { decode } from "./decoder.js";
 import { choices, h } from "./dom.js";
@@ -102,11 +102,11 @@ export function makeChanged(run, change) {
     lead.textContent = aboutFollowing(current, angleBetween(poseAt(0), poseAt(stops - 1)), Math.min(...sure) - sure[range.rest]);
     showPoses(found, d, stop);
     const angle = angleBetween(poseAt(range.rest), poseAt(stop));
-    const strongest = active.row(stop).reduce((best, value, k, all) => (value > all[best] ? k : best), 0);
+    const taken = strongest(active.row(stop));
     said.textContent =
       `Capsule of ${run.classes[target]}, the input ${sayChange(current, stop)}: ` +
       `how sure ${plain(sure[range.rest])} → ${plain(sure[stop])}, direction turned by ${plain(angle, 0)}°.` +
-      (strongest === target ? "" : ` The network now says ${run.classes[strongest]}.`);
+      (taken === target ? "" : ` The network now says ${run.classes[taken]}.`);
   }
 
   function showPoses(found, d, stop) {

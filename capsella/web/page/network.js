@@ -1,13 +1,12 @@
 // The network inside the page, which encodes the reader's own images. They do not leave the page.
 
+import { strongest } from "./capsules.js";
 import { probabilityOf, unlike } from "./certainty.js";
 import { gridOf } from "./content.js";
 import { decode } from "./decoder.js";
 import { readFile } from "./fit.js";
 import { makeThread } from "./thread.js";
 import { turned } from "./turned.js";
-
-const strongest = (values) => values.reduce((best, value, k) => (value > values[best] ? k : best), 0);
 
 /** Encodes images, with the same functions as `server.js`; null if the page lacks the network. `start` is for tests. */
 export function makeNetwork(run, start) {

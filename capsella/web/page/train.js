@@ -35,10 +35,10 @@ export function sizesOf(side, classes) {
   return { side, classes, grid, parts, shapes, field: { first: [PATCH / 2, PATCH / 2], step: [STRIDE, STRIDE] } };
 }
 
-const zeros = (shape) => new Float64Array(shape.reduce((a, b) => a * b, 1));
-
 /** Zeros for weights, gradients or moments, by name. */
-export const emptyWeights = ({ shapes }) => Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, zeros(shape)]));
+export function emptyWeights({ shapes }) {
+  return Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, new Float64Array(shape.reduce((a, b) => a * b, 1))]));
+}
 
 /** First weights: uniform around 0, with a deviation that keeps the scale of what goes in. */
 function firstWeights(sizes, random) {
@@ -120,9 +120,12 @@ export function forward(sizes, weights, pixels) {
     const v = new Float64Array(s.length);
     const norms = squash(s, v, D);
     steps.push({ c, s, v, norms });
-    if (iteration < ITERATIONS - 1) addAgreement(logits, votes, v, classes);
+    for (let ij = 0; ij < logits.length; ij++) {
+      const to = (ij % classes) * D;
+      for (let e = 0; e < D; e++) logits[ij] += votes[ij * D + e] * v[to + e];
+    }
   }
-  const { v } = steps[ITERATIONS - 1];
+  const v = steps.at(-1).v;
   const lengths = Float64Array.from({ length: classes }, (_, j) => Math.sqrt(v.subarray(j * D, (j + 1) * D).reduce((sum, x) => sum + x * x, TINY)));
   return { pixels, a, u, uNorms, votes, steps, v, lengths, couplings: steps.map(({ c }) => c) };
 }
@@ -135,13 +138,6 @@ function softmaxRows(logits, count) {
     for (let k = row; k < row + count; k++) out[k] /= sum;
   }
   return out;
-}
-
-function addAgreement(logits, votes, v, classes) {
-  for (let ij = 0; ij < logits.length; ij++) {
-    const to = (ij % classes) * D;
-    for (let e = 0; e < D; e++) logits[ij] += votes[ij * D + e] * v[to + e];
-  }
 }
 
 /** What the decoder draws from the capsule of class `target`: `pixels` in [0, 1], and its `hidden` units. */
@@ -262,7 +258,7 @@ function votesBack(sizes, weights, { pixels, a, u, uNorms }, gradVotes, grads) {
 }
 
 /** A network that learns: `step(images, labels)` is a step of Adam on a batch and returns the mean loss. */
-export function makeLearner(sizes, seed, rate = 0.003) {
+export function makeLearner(sizes, seed, rate = 0.001) {
   const random = randomFrom(seed);
   const weights = firstWeights(sizes, random);
   const [first, second] = [emptyWeights(sizes), emptyWeights(sizes)];

@@ -1,10 +1,11 @@
 // The section in which a small capsule network learns: accuracy over time, and ten test images as its capsules see them.
 
+import { strongest } from "./capsules.js";
 import { makeChart } from "./chart.js";
 import { h } from "./dom.js";
 import { term } from "./glossary.js";
 import { paint, paintOver, spread } from "./pictures.js";
-import { drawFrom, forward, makeLearner, sizesOf } from "./train.js";
+import { drawFrom, emptyWeights, forward, makeLearner, sizesOf } from "./train.js";
 import { plain } from "./words.js";
 
 const SECONDS = 30;
@@ -12,19 +13,19 @@ const BATCH = 16;
 const BUSY_MILLISECONDS = 30; // of training before the page may handle events
 
 /** How many images a network predicts correctly, and how much the last couplings decided: 1 less their mean entropy. */
-export function tested(sizes, weights, { images, labels }) {
+function tested(sizes, weights, { images, labels }) {
   let right = 0;
   let entropy = 0;
   images.forEach((pixels, k) => {
     const { lengths, couplings } = forward(sizes, weights, pixels);
-    right += lengths.indexOf(Math.max(...lengths)) === labels[k];
+    right += strongest(lengths) === labels[k];
     entropy -= couplings.at(-1).reduce((sum, c) => sum + c * Math.log(c), 0) / sizes.parts / Math.log(sizes.classes);
   });
   return { right, decided: 1 - entropy / images.length };
 }
 
 /** The mean share [grid grid] of the parts at each position that goes to a class. */
-export function sharesOf({ grid, parts, classes }, couplings, target) {
+function sharesOf({ grid, parts, classes }, couplings, target) {
   const shares = new Float64Array(grid * grid);
   const types = parts / (grid * grid);
   for (let i = 0; i < parts; i++) shares[Math.floor(i / types)] += couplings[i * classes + target] / types;
@@ -42,8 +43,8 @@ function makeExample(sizes, classes, pixels, label) {
     const shares = sharesOf(sizes, couplings.at(-1), label).map((share) => Math.min(1, (share * sizes.classes) / 2));
     paintOver(over, pixels, shape, spread(shares, [sizes.grid, sizes.grid], sizes.field, shape.slice(1)));
     paint(drawing, drawFrom(sizes, weights, v, label).pixels, shape);
-    const taken = lengths.indexOf(Math.max(...lengths));
-    caption.textContent = taken === label ? `${classes[label]}: ${plain(lengths[label])}` : `${classes[label]}: ${plain(lengths[label])}, taken for ${classes[taken]}`;
+    const taken = strongest(lengths);
+    caption.textContent = `${classes[label]}: ${plain(lengths[label])}${taken === label ? "" : `, taken for ${classes[taken]}`}`;
   }
   return { element: h("figure", {}, over, drawing, caption), show };
 }
@@ -60,11 +61,10 @@ export function makeTraining({ side, classes }, grids) {
     .map((k) => makeExample(sizes, classes, test.images[k], test.labels[k]));
   const chart = makeChart("Correct test images in per cent, and how much routing decides in per cent, over time", () => [0, 50, 100]);
   const times = { amounts: Array.from({ length: SECONDS + 1 }, (_, k) => k), unit: " s" };
-  const button = h("button", { type: "button", onclick: () => (running ? (running = false) : start()) });
+  const button = h("button", { type: "button", onclick: () => (running ? (running = false) : start()) }, `Train for ${SECONDS} seconds`);
   const said = h("p", { class: "said" });
   const ended = h("p", { class: "told", role: "status" });
   let running = false;
-  let starts = 0;
   let history = []; // [right, decided] in per cent, once a second
 
   function show(weights) {
@@ -80,7 +80,7 @@ export function makeTraining({ side, classes }, grids) {
     button.textContent = "Stop";
     ended.textContent = "Training…";
     history = [];
-    const learner = makeLearner(sizes, (starts += 1));
+    const learner = makeLearner(sizes, Date.now());
     const began = performance.now();
     while (running && history.length <= SECONDS) {
       const now = performance.now();
@@ -96,9 +96,8 @@ export function makeTraining({ side, classes }, grids) {
     running = false;
   }
 
-  button.textContent = `Train for ${SECONDS} seconds`;
   for (const example of examples) example.show(makeLearner(sizes, 1).weights);
-  const weights = Object.values(sizes.shapes).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
+  const weights = Object.values(emptyWeights(sizes)).reduce((sum, values) => sum + values.length, 0);
   const element = h(
     "section",
     { class: "training" },
