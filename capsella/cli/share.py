@@ -21,7 +21,7 @@ class Share:
     images: int = 20
     """Number of test images: from every class, with mistakes and uncertain predictions."""
     network: bool = False
-    """Include the network, so that readers can try images of their own. Adds 6 MB, and 4 MB per million weights."""
+    """Include the network, so that readers can try images of their own. Adds 6 MB, and 5 MB per million weights."""
     megabytes: float = 10.0
     """Largest size of the file."""
 

@@ -1,6 +1,7 @@
 """Runs without training, pages that are made of them, and a server about them in a thread of its own."""
 
 import http.client
+import io
 import json
 import shutil
 import socket
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import config
+from PIL import Image
 
 from capsella.data import ImageSet
 from capsella.models import create_model
@@ -37,6 +39,13 @@ def in_node(script, given=None):
     done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, timeout=120, cwd=PAGE)
     assert done.returncode == 0, done.stderr[-500:]
     return json.loads(done.stdout)
+
+
+def png(*shape):
+    """The content of a file with noise."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)).save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def model(name="sabour2017_capsnet", size=SIZE, **options):
@@ -135,11 +144,6 @@ def run():
 
 
 @pytest.fixture(scope="session")
-def plain_run():
-    return made("plain", reconstruction=False)
-
-
-@pytest.fixture(scope="session")
 def shared(run, tmp_path_factory):
     return share_runs([run], tmp_path_factory.mktemp("page") / "page.html", images=12)
 
@@ -163,6 +167,13 @@ def shared_network(small_run, tmp_path_factory):
 def chromium():
     with launched() as browser:
         yield browser
+
+
+@pytest.fixture
+def served_tab(served, chromium):
+    """A function that opens the served page."""
+    with opener(chromium, (served.url,)) as open_tab:
+        yield lambda **options: open_tab(f"{served.url}/", **options)
 
 
 @pytest.fixture

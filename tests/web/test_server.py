@@ -1,7 +1,6 @@
 """The explorer's server: who is let in, its answers, and that whatever is wrong becomes one sentence."""
 
 import base64
-import io
 import json
 import socket
 import zlib
@@ -9,7 +8,6 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.models.inference import inference
@@ -17,7 +15,7 @@ from capsella.web.arrays import KINDS
 from capsella.web.served_run import explorer_page
 from capsella.web.server import check_port, is_loopback
 
-from .conftest import SIZE, Served
+from .conftest import SIZE, Served, png
 
 PATHS = ["/", "/api/runs/0/images/0", "/docs", "/nowhere"]
 
@@ -68,12 +66,6 @@ def arrays(answer):
         name.removeprefix("0/"): np.frombuffer(content, KINDS[kind], int(np.prod(shape)), start).reshape(shape)
         for name, (kind, shape, start) in answer["arrays"].items()
     }
-
-
-def png(*shape):
-    buffer = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def test_the_page_is_that_of_share_with_a_server_behind_it(served, capsnet, plain):

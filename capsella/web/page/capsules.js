@@ -32,6 +32,15 @@ export function heading(axes, pose) {
   return Math.atan2(aside, usual);
 }
 
+/** Offsets of all dials, within ±`most`, that turn the arrow to an angle in the plane of the class, given by `axes` [2 d]. */
+export function offsetsTowards(axes, pose, angle, most) {
+  const d = pose.length;
+  const along = (axis) => pose.reduce((sum, value, k) => sum + axes[axis * d + k] * value, 0);
+  const radius = Math.hypot(along(0), along(1));
+  const [usual, aside] = [radius * Math.cos(angle) - along(0), radius * Math.sin(angle) - along(1)];
+  return Object.fromEntries(Array.from(pose, (_, k) => [k, Math.min(Math.max(usual * axes[k] + aside * axes[d + k], -most), most)]));
+}
+
 /** The indices of the classes that get a bar, ascending: all, or the most active ones and the chosen one. */
 export function shownClasses(activations, target) {
   const every = Array.from(activations.keys());
@@ -96,8 +105,11 @@ export function makeBars(choose) {
   return { element: group, show, figure };
 }
 
-/** The arrow of the chosen capsule: length is activation, direction is pose. A faint arrow shows the original one. */
-export function makeArrow() {
+/**
+ * The arrow of the chosen capsule: length is activation, direction is pose. A faint arrow shows the original one. A mouse
+ * or pen that drags it calls `turn(angle)`, clockwise from upward; null: it cannot be dragged.
+ */
+export function makeArrow(turn) {
   const shaft = (name) => svg("path", { class: name, d: "" });
   const found = shaft("found");
   const turned = shaft("turned");
@@ -111,6 +123,15 @@ export function makeArrow() {
     found, turned, svg("circle", { class: "hub", r: 4 }),
   );
   const caption = h("figcaption", {});
+  const drag = (event) => {
+    const box = drawing.getBoundingClientRect();
+    if (event.buttons !== 1 || event.pointerType === "touch") return; // a finger scrolls the page
+    turn(Math.atan2(event.clientX - box.left - box.width / 2, box.top + box.height / 2 - event.clientY));
+  };
+  if (turn) {
+    drawing.classList.add("draggable");
+    for (const kind of ["pointerdown", "pointermove"]) drawing.addEventListener(kind, drag);
+  }
 
   function show(run, view) {
     found.setAttribute("d", view.turnedDials ? arrowPath(view.activation, view.heading) : "");

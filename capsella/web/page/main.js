@@ -36,7 +36,7 @@ function idea() {
   return drawing;
 }
 
-function header(runs, start, beside) {
+function header(runs, starts, beside) {
   const about = (run) => `${run.name}: ${run.network}, ${run.classes.length} classes, ${run.right[0]} of ${run.right[1]} test images correct`;
   return h(
     "header",
@@ -45,7 +45,7 @@ function header(runs, start, beside) {
       h("h1", {}, `Inside a network that tells ${runs[0].classes.length} classes apart`),
       h("p", { class: "lede" },
         "A usual neuron answers with one number. A ", term("capsule"), " answers with an arrow: its ", h("b", {}, "length is how sure"), " it is, its ", h("b", {}, "direction is how it looks"), ".",
-        runs.some((run) => run.decoder) ? " From that arrow alone, a decoder tries to draw the picture again." : "", " ", start),
+        runs.some((run) => run.decoder) ? " From that arrow alone, a decoder tries to draw the picture again." : "", " ", starts),
       h("p", { class: "what" }, `${runs.map(about).join("; ")}.`),
       runs.flatMap((run) => run.warnings.map((text) => h("p", { class: "alarm" }, `${runs.length > 1 ? `${run.name}: ` : ""}${text[0].toUpperCase()}${text.slice(1)}.`)))),
     h("div", { class: "aside" }, idea(), beside),
@@ -103,7 +103,8 @@ function makePage(runs, { alike }, training) {
   const tour = makeTour(() => views[0], choose);
   const beside = h("button", { type: "button", class: "beside", onclick: () => (views.length > 1 ? remove() : add()) });
   const { element: foot, check } = footer(runs, training);
-  page.replaceChildren(header(runs, tour.start, beside), holders, training?.element ?? "", foot, tour.panel);
+  const toTraining = training ? [" ", h("button", { type: "button", onclick: () => training.element.scrollIntoView() }, "Train one here")] : [];
+  page.replaceChildren(header(runs, [tour.start, toTraining].flat(), beside), holders, training?.element ?? "", foot, tour.panel);
   let saving = null;
 
   function remember() {

@@ -1,6 +1,6 @@
 // One view of a run: image → capsules → drawing, the dials, the changed input, the routing.
 
-import { heading, makeArrow, makeBars, norm } from "./capsules.js";
+import { heading, makeArrow, makeBars, norm, offsetsTowards } from "./capsules.js";
 import { isInverted } from "./certainty.js";
 import { makeChanged } from "./changed.js";
 import { decode } from "./decoder.js";
@@ -114,7 +114,8 @@ export function makePane(run, change, bring) {
   const input = framed("input", "input");
   const drawn = makeDrawing(run);
   const bars = makeBars((target) => change({ target, offsets: {} }));
-  const arrow = makeArrow();
+  const dragged = (angle) => change({ offsets: offsetsTowards(run.grid("axes").row(view.target), view.pose, angle, run.dials.most) });
+  const arrow = makeArrow(run.layers && dragged);
   const silent = h("p", { class: "silent", role: "status" });
   const lengths = h("p", { class: "lengths" });
   const dials = run.layers ? makeDials(run, (dial, value) => change({ offsets: { [dial]: value } })) : null;
@@ -206,6 +207,6 @@ function dialsHead() {
     "p",
     { class: "hint" },
     "One ", term("dial"), " for each number of the capsule’s ", term("pose"), ", sorted by their effect on the drawing. Beside each dial are the drawings at its two ends. ",
-    h("span", { class: "keys" }, "Keys: ↑ ↓ next dial, ← → turn, Enter to type, Delete back to the start."),
+    h("span", { class: "keys" }, "Keys: ↑ ↓ next dial, ← → turn, Enter to type, Delete back to the start. A mouse can drag the arrow."),
   );
 }

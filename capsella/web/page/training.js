@@ -62,8 +62,7 @@ export function makeTraining({ side, classes }, grids) {
   const chart = makeChart("Correct test images in per cent, and how much routing decides in per cent, over time", () => [0, 50, 100]);
   const times = { amounts: Array.from({ length: SECONDS + 1 }, (_, k) => k), unit: " s" };
   const button = h("button", { type: "button", onclick: () => (running ? (running = false) : start()) }, `Train for ${SECONDS} seconds`);
-  const said = h("p", { class: "said" });
-  const ended = h("p", { class: "told", role: "status" });
+  const said = h("p", { class: "said", role: "status" });
   let running = false;
   let history = []; // [right, decided] in per cent, once a second
 
@@ -78,7 +77,7 @@ export function makeTraining({ side, classes }, grids) {
   async function start() {
     running = true;
     button.textContent = "Stop";
-    ended.textContent = "Training…";
+    said.setAttribute("aria-live", "off"); // only the result is read out
     history = [];
     const learner = makeLearner(sizes, Date.now());
     const began = performance.now();
@@ -92,7 +91,8 @@ export function makeTraining({ side, classes }, grids) {
       await new Promise((done) => setTimeout(done));
     }
     button.textContent = "Train again";
-    ended.textContent = `${running ? "Done" : "Stopped"}. ${said.textContent}`;
+    said.setAttribute("aria-live", "polite");
+    said.textContent = `${running ? "Done" : "Stopped"} after ${said.textContent}`;
     running = false;
   }
 
@@ -109,7 +109,6 @@ export function makeTraining({ side, classes }, grids) {
       h("div", {},
         h("div", { class: "examples" }, examples.map((example) => example.element)),
         h("p", { class: "hint" }, "Above, test images; the more orange, the more the parts there send to the true class (an even tint is an equal share). Below, what its capsule draws. The number is how sure it is."))),
-    ended,
   );
   chart.show([], 0, 100, 0, times);
   return { element, images: training.labels.length };

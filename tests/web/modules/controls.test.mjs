@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { arrowPath, heading, shownClasses } from "../../../capsella/web/page/capsules.js";
+import { arrowPath, heading, offsetsTowards, shownClasses } from "../../../capsella/web/page/capsules.js";
 import { sayChange } from "../../../capsella/web/page/changed.js";
 import { movers } from "../../../capsella/web/page/chart.js";
 import { effectOf, ranked } from "../../../capsella/web/page/dials.js";
@@ -74,6 +74,10 @@ test("the arrow: upward where a pose is usual, aside by the second axis, as long
   const axes = [1, 0, 0, 1];
   assert.equal(heading(axes, [2, 0]), 0);
   assert.ok(Math.abs(heading(axes, [1, 1]) - Math.PI / 4) < 1e-12);
+  const dragged = offsetsTowards(axes, [1, 1], 0.5, 1);
+  assert.ok(Math.abs(heading(axes, [1 + dragged[0], 1 + dragged[1]]) - 0.5) < 1e-12);
+  assert.ok(Math.abs(Math.hypot(1 + dragged[0], 1 + dragged[1]) - Math.SQRT2) < 1e-12);
+  assert.equal(offsetsTowards(axes, [1, 0], 1, 0.25)[1], 0.25);
   assert.match(arrowPath(0.5, 0), /^M0 0L0\.00 -50\.00M/);
 });
 

@@ -1,15 +1,25 @@
-"""The page in headless Chromium, opened from the disk: dials, keys, fingers, themes, sizes, files, saved pictures."""
+"""The page in headless Chromium, from the disk and served: dials, keys, fingers, themes, sizes, files, pictures."""
 
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import capsella
 from capsella.web import share_runs
 from capsella.web.images import encode_images
 from capsella.web.uploads import read_upload
 from tests.browser import CHROMIUM, DIAL, SIZES, pixels, until, violations
+
+from .conftest import png
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
 
@@ -34,6 +44,9 @@ def test_a_dial_changes_the_drawing_the_arrow_and_the_length_and_reset_brings_th
     assert re.search(r"Length 0\.\d\d → [01]\.\d\d, from the dials alone.*does not look at this drawing again", said)
     page.get_by_role("button", name="Reset all dials").click()
     np.testing.assert_array_equal(pixels(page), start)
+    page.locator(".arrow svg").click(position={"x": 20, "y": 40})
+    assert np.abs(pixels(page) - start).max() > 0
+    page.get_by_role("button", name="Reset all dials").click()
     assert page.locator(DIAL).first.get_attribute("aria-valuenow") == "0"
     assert page.locator(f"{DIAL} .fill").first.evaluate("fill => fill.getBoundingClientRect().width") == 0
 
@@ -154,7 +167,7 @@ def test_a_network_learns_until_it_is_stopped(tab, tmp_path, run):
     page.keyboard.press("Enter")
     until(page, "/^[2-9] s: /.test(document.querySelector('.training .said').innerText)")
     page.keyboard.press("Enter")
-    until(page, "document.querySelector('.training .told').innerText.startsWith('Stopped. ')")
+    until(page, "document.querySelector('.training .said').innerText.startsWith('Stopped after ')")
     assert np.abs(pixels(page, ".examples canvas + canvas") - start).max() > 10
     assert page.locator(".training .first").first.get_attribute("d").count("L") >= 2
     assert violations(page) == []
@@ -223,3 +236,97 @@ def test_the_sweep_of_a_dial_is_saved(tab, tmp_path):
         assert np.abs(frames[0] - frames[1]).mean() > 1
     np.testing.assert_array_equal(pixels(page), start)
     assert "Saved" in page.locator(".told").first.inner_text()
+
+
+def says(page, text, css=".about"):
+    until(page, "([css, text]) => document.querySelector(css).innerText.includes(text)", [css, text])
+
+
+def more(page):
+    page.get_by_text("Another image").first.click()
+    return page
+
+
+def upload(page, name, content):
+    page.locator("input[type=file]").first.set_input_files({"name": name, "mimeType": "image/png", "buffer": content})
+
+
+def test_any_test_image_by_number_and_one_out_of_range_is_refused(served_tab):
+    page = more(served_tab())
+    number = page.get_by_label("Test image, 0 to 29")
+    number.fill("17")
+    page.keyboard.press("Enter")
+    says(page, "Test image 17 is")
+    until(page, "location.hash.endsWith('image=17')")
+    shown = pixels(page, ".input canvas")
+    number.fill("30")
+    page.keyboard.press("Enter")
+    says(page, "Test images have numbers from 0 to 29; “30” is none of them", ".news")
+    np.testing.assert_array_equal(pixels(page, ".input canvas"), shown)
+    assert "Test image 17 is" in page.locator(".about").inner_text()
+    assert page.locator(".strip button").last.get_attribute("aria-checked") == "true"
+
+
+def test_a_click_draws_a_dot_and_a_drawing_is_looked_at(served_tab):
+    page = more(served_tab())
+    canvas = page.locator("canvas.sketch")
+    box = canvas.bounding_box()
+    page.mouse.click(box["x"] + 40, box["y"] + 70)
+    dot = pixels(page, "canvas.sketch").reshape(224, 224, 4)[..., 0]
+    assert dot[70, 40] == 255
+    assert 100 < (dot > 0).sum() < 500
+    says(page, "Your drawing. ")
+    assert pixels(page, ".input canvas").reshape(17, 17, 4)[5, 3, 0] > 100
+    page.get_by_role("button", name="Clear").click()
+    assert pixels(page, "canvas.sketch").reshape(-1, 4)[:, 0].max() == 0
+
+
+def test_a_comparison_follows_what_is_chosen(served_tab):
+    page = served_tab()
+    page.get_by_role("button", name="Put the other run beside it").click()
+    panes = page.locator(".pane")
+    for choice in (5, 2):
+        panes.nth(0).locator(".strip button").nth(choice).click()
+        called = panes.nth(0).locator(".strip button").nth(choice).get_attribute("title").split(":")[0]
+        until(page, "called => document.querySelectorAll('.about')[1].innerText.startsWith(called)", called)
+    page.get_by_text("Another image").first.click()
+    upload(page, "photo.png", png(17, 17))
+    until(page, "[...document.querySelectorAll('.about')].every(one => one.innerText.startsWith('photo.png'))")
+    panes.nth(0).locator(".bars button").nth(1).click()
+    until(page, "document.querySelectorAll('.arrow figcaption')[1].innerText === 'capsule of <b>&amp;</b>'")
+    np.testing.assert_array_equal(
+        pixels(page, ".pane .input canvas"), pixels(page, ".holder:nth-child(2) .input canvas")
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_the_served_page(served_tab, scheme):
+    page = served_tab(color_scheme=scheme)
+    page.get_by_role("button", name="Put the other run beside it").click()
+    more(page)
+    page.get_by_label("Test image, 0 to 29").first.fill("x")
+    page.keyboard.press("Enter")
+    page.locator(".changed").first.scroll_into_view_if_needed()
+    says(page, "the input unchanged", ".said")
+    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    assert violations(page) == []
+
+
+def test_the_command_serves_and_leaves_nothing_behind(trained_run, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    words = [sys.executable, "-m", "capsella", "explore", str(trained_run("capsnet")), "--port", str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(capsella.__file__).parents[1]), "TMPDIR": str(tmp_path)}
+    environment["PYTHONUNBUFFERED"] = "1"
+    process = subprocess.Popen([*words, "--no-browser"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    try:
+        for line in process.stdout:
+            if b"http://127.0.0.1" in line:
+                break
+        for path, body, expected in (("/", None, "<title>"), ("/api/runs/0/files?name=a.png", png(30, 30), "a.png")):
+            assert expected in urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body).read().decode()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+    assert b"Traceback" not in output
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
