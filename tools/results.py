@@ -137,7 +137,7 @@ def markdown_row(*cells: str) -> str:
 
 
 def add(name: str, path: Path, folder: Path = RESULTS) -> None:
-    """Add a JSON file to `folder`: a run's result.json, a table, the numbers of a figure, or `capsella bench --json`.
+    """Add a JSON file to `folder`: a run's result.json, a table, the numbers of a figure, or `capsella bench --out`.
 
     Raises:
         CapsellaError: the file is none of these.

@@ -1,6 +1,5 @@
 """`capsella bench`."""
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchCommon:
+class Bench:
     """Measure the speed of networks on this machine.
 
     Times single images (p50, p95, p99) and batches in every backend on the CPU.
@@ -26,16 +25,8 @@ class BenchCommon:
     """Backends to time. Default: all that are installed."""
     threads: int | None = None
     """CPU threads. Default: PyTorch's choice."""
-    json: bool = False
-    """Print JSON instead of tables."""
     out: Path | None = None
     """JSON file, written after each network."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench(BenchCommon):
-    """All flags."""
-
     calls: int = 200
     """Timed calls per backend, at least 100."""
     seconds: float | None = None
@@ -54,15 +45,13 @@ def run(arguments: list[str]) -> None:
     from capsella.bench import BACKENDS, bench_networks, network_names
 
     backends, threads = options.backends or tuple(BACKENDS), options.threads or torch.get_num_threads()
-    values = bench_networks(
+    bench_networks(
         network_names(options.networks),
         {"backends": backends, "threads": threads, "calls": options.calls, "max_seconds": options.seconds},
         command=shlex.join(["capsella", "bench", *arguments]),
         out=options.out,
-        show=(lambda *_: None) if options.json else _print,
+        show=_print,
     )
-    if options.json:
-        print(json.dumps(values, indent=2))
 
 
 def _print(result: "Measured", images: str) -> None:

@@ -37,8 +37,6 @@ class DataCommon:
     images: Annotated[str, *positional("IMAGES", "A folder, an .npz file or a named data set (capsella list data).")]
     out: Path | None = None
     """The contact sheet or the split file. Default: NAME-sheet.png or NAME-split.csv."""
-    split: Literal["train", "validation", "test"] = "train"
-    """The split on the contact sheet."""
     given: Common = field(default_factory=dict)
 
 
@@ -70,12 +68,10 @@ def run(arguments: list[str]) -> None:
 def _show(options: Data, data: "DataOptions", out: Path) -> None:
     from capsella.data import (
         FolderData,
-        PairSet,
         contact_sheet,
         describe,
         load_data,
         oblong_sheet,
-        overlap,
         warn_of_few,
     )
     from capsella.report.terminal import counts_table
@@ -86,14 +82,11 @@ def _show(options: Data, data: "DataOptions", out: Path) -> None:
     depth = "" if splits.value_range else ", 8 bits per channel"
     show(counts_table(f"{splits.name}: {height}×{width}×{splits.channels}{depth}", describe(splits)))
     print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
-    for split, pairs in splits.named().items():
-        if isinstance(pairs, PairSet):
-            print(f"{split}: {len(pairs):,} pairs; mean overlap {100 * overlap(pairs):.1f} % of the image area")
     if not data.is_paired:
         warn_of_few(splits)
     if splits.broken:
         print(f"left out {pluralize(len(splits.broken), 'broken image')}:", *splits.broken, sep="\n  ")
-    sheet = contact_sheet(splits.named()[options.split])
+    sheet = contact_sheet(splits.train)
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     print(f"contact sheet written to {out}")
     if isinstance(data, FolderData) and data.cut is None and (oblong := oblong_sheet(data)) is not None:

@@ -1,19 +1,18 @@
 """`capsella evaluate`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from capsella.cli.flags import Group, parse, positional
-from capsella.cli.screen import console, show
+from capsella.cli.screen import show
 from capsella.errors import check_argument
 from capsella.report.options import CommonEvaluateOptions, EvaluateOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCommon:
-    """Test a trained network, and print a table or JSON.
+    """Test a trained network, print a table and write JSON.
 
     With --robustness or --attack, several networks with the same test images can
     be compared.
@@ -25,8 +24,6 @@ class EvaluateCommon:
     """Measure the accuracy on rotated, shifted, recoloured and noisy test images instead."""
     attack: bool = False
     """Measure the accuracy under adversarial attacks instead."""
-    json: bool = False
-    """Print JSON instead of tables."""
     out: Path | None = None
     """The JSON file; with --robustness or --attack a folder. Default: in the run's folder."""
 
@@ -64,21 +61,12 @@ def run(arguments: list[str]) -> None:
     test, per_class = options.test, options.test.per_class if isinstance(options.test.per_class, int) else None
     if options.robustness:
         how: dict[str, Any] = {"seed": options.seed, "batch_size": test.batch_size, "out": options.out}
-        study = study_robustness(options.runs, options.perturbations, per_class=per_class, **how)
+        show(study_robustness(options.runs, options.perturbations, per_class=per_class, **how))
     elif options.attack:
         asked: dict[str, Any] = {} if options.epsilons is None else {"epsilons": options.epsilons}
-        study = study_attacks(
-            options.runs,
-            AttackOptions(steps=options.steps, restarts=options.restarts, seed=options.seed, **asked),
-            per_class=20 if test.per_class is None else per_class,
-            false_positive_rate=test.ood_false_positive_rate,
-            out=options.out,
-        )
+        attacks = AttackOptions(steps=options.steps, restarts=options.restarts, seed=options.seed, **asked)
+        per_class = 20 if test.per_class is None else per_class
+        rate = test.ood_false_positive_rate
+        show(study_attacks(options.runs, attacks, per_class=per_class, false_positive_rate=rate, out=options.out))
     else:
-        study = study_run(options.runs[0], test, options.out)
-    lines = console(stderr=options.json)
-    lines.print(*study.lines, sep="\n", end="\n" if study.lines else "", markup=False, soft_wrap=True)
-    if options.json:
-        print(json.dumps(study.values, indent=2))
-    else:
-        show(study.summary)
+        show(study_run(options.runs[0], test, options.out))

@@ -78,10 +78,9 @@ def _serve(options: Explore) -> None:
         train.run(["demo", "--out", str(DEMO)])
     runs = open_runs_with_capsules(options.runs or (DEMO,))
     if options.cell_radius is not None:
-        cropping = [run.model for run in runs.values() if run.model.cut is not None]
-        check_argument(bool(cropping), "be left out, since no run crops cells", cell_radius=options.cell_radius)
-        for model in cropping:
-            set_scale(model, (), options.cell_radius)
+        for run in runs.values():
+            if run.model.cut is not None:
+                set_scale(run.model, (), options.cell_radius)
     for line in notes_on_adapted(runs):
         print(line, flush=True)
     runs, cnn = split_cnn(runs)

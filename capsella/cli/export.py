@@ -1,6 +1,5 @@
 """`capsella export`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -32,8 +31,6 @@ class Export:
     flips: float | None = None
     """Percentage of test images that may get another class. Default: 0 for float32, 0.5 with bfloat16 votes, 1 for
     int8."""
-    json: bool = False
-    """Print JSON instead of text."""
 
 
 def run(arguments: list[str]) -> None:
@@ -53,10 +50,6 @@ def run(arguments: list[str]) -> None:
         say=note,
     )
     about, check = exported.description, exported.files
-    if options.json:
-        files_check = None if check is None else check._asdict()
-        print(json.dumps({**about, "parity": exported.parity.to_dict(), "files": files_check}, indent=2))
-        return
     engine = f"opset {about['opset']}" if about["format"] == "onnx" else f"routing: {about['routing']}"
     size = (exported.path / f"model.{options.format}").stat().st_size / 2**20
     print(f"{about['model']}, {about['format']}, {about['precision']}, {engine}, {size:.1f} MiB")

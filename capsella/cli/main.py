@@ -119,11 +119,9 @@ def _report(errors: Console, error: BaseException, words: Sequence[str]) -> int:
 
 
 def _how_to_continue(words: Sequence[str]) -> str:
-    flags = {word.partition("=")[0] for word in words}
-    if words[0] == "predict" and "--out" in flags:
-        replaced = "instead of --overwrite " if "--overwrite" in flags else ""
-        return f"; run the same command with --resume {replaced}to continue"
-    return "; run the same command to continue" if words[0] in CONTINUES and "--dry-run" not in flags else ""
+    if words[0] == "predict" and "--out" in words:
+        return "; run the same command with --resume to continue"
+    return "; run the same command to continue" if words[0] in CONTINUES else ""
 
 
 def _is_interruption(error: BaseException | None) -> bool:

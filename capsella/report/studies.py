@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -42,16 +42,8 @@ from capsella.training.trained import open_run, open_runs, shared_test_images
 from capsella.uncertainty import evaluate_ood, evaluate_selective, load_ood_set
 
 
-class Study(NamedTuple):
-    """The results of an evaluation: values ready for JSON, a summary for a terminal, and lines about the images."""
-
-    values: dict[str, Any]
-    summary: Group
-    lines: tuple[str, ...] = ()
-
-
-def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -> Study:
-    """Test a run, and write the numbers as JSON, by default into the run's folder.
+def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -> Group:
+    """Test a run, write the numbers as JSON, by default into the run's folder, and return a summary for a terminal.
 
     Raises:
         CapsellaError: no run, unusable images, or a calibration or OOD check that is needed was not fitted.
@@ -86,7 +78,7 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         values["routing"] = routing.to_dict()
         shown.append(routing_table(routing))
     write_json(out, values)
-    return Study(values, Group(*shown, Text(f"written to {out}")), tuple(lines))
+    return Group(*map(Text, lines), *shown, Text(f"written to {out}"))
 
 
 def _check_fitted(options: EvaluateOptions, run: Run) -> None:
@@ -136,8 +128,8 @@ def study_robustness(
     seed: int = 0,
     batch_size: int = 128,
     out: Path | None = None,
-) -> Study:
-    """Measure the accuracy of runs on changed test images, and write it as JSON and a picture.
+) -> Group:
+    """Measure the accuracy of runs on changed test images, write it as JSON and a picture, and return its tables.
 
     Args:
         folders: runs with the same test images.
@@ -166,7 +158,7 @@ def study_robustness(
     write_png(accuracy_figure(panels), out / "robustness.png")
     head = Text(f"{len(images)} test images of {data}; 95 % intervals")
     written = Text(f"written to {out / 'robustness'}.json and .png")
-    return Study(result.to_dict(), Group(head, *robustness_tables(result), written))
+    return Group(head, *robustness_tables(result), written)
 
 
 def study_attacks(
@@ -176,8 +168,8 @@ def study_attacks(
     per_class: int | None = 20,
     false_positive_rate: float = 0.05,
     out: Path | None = None,
-) -> Study:
-    """Measure the accuracy of runs under adversarial attacks, and write it as JSON and a picture.
+) -> Group:
+    """Measure the accuracy of runs under adversarial attacks, write it as JSON and a picture, and return its table.
 
     Args:
         folders: runs with the same test images.
@@ -206,7 +198,7 @@ def study_attacks(
     }
     write_png(accuracy_figure(panels), out / "attacks.png")
     written = f"written to {out / 'attacks.json'} and {out / 'attacks.png'}"
-    return Study(values, Group(attack_table(results, options), *map(Text, (*attack_notes(results), written))))
+    return Group(attack_table(results, options), *map(Text, (*attack_notes(results), written)))
 
 
 def _curve(strengths: Sequence[float], accuracy: Sequence[float]) -> Float[np.ndarray, "4 points"]:
