@@ -16,20 +16,8 @@ PACKAGE = Path(capsella.__file__).parent
 ROOT = PACKAGE.parent
 # Each part may import itself and those before it.
 PARTS = [
-    *(
-        "version",
-        "errors",
-        "lazy",
-        "files",
-        "image_options",
-        "types",
-        "seeds",
-        "progress",
-        "plugins",
-        "environment",
-        "_native",
-        "ray_cluster",
-    ),
+    *("version", "errors", "lazy", "files", "image_options", "types", "seeds", "progress", "plugins", "environment"),
+    *("_native", "ray_cluster"),
     *("routing", "layers", "losses"),
     *("uncertainty", "models", "data", "uncertainty.fit", "training", "evaluation"),
     *("uncertainty.selective", "uncertainty.ood_evaluation", "report", "export", "bench"),
@@ -141,7 +129,7 @@ def test_the_guards_against_known_mistakes_exist() -> None:
 # Options that the command line reads. What they do with PyTorch, networks or images is imported inside functions.
 WITHOUT_TORCH = [
     *("capsella.ray_cluster", "capsella.data.options", "capsella.losses.options"),
-    *("capsella.training.config", "capsella.training.config"),
+    "capsella.training.config",
 ]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import capsella
-from docs.hooks import PAGES, site_links
+from docs.hooks import PAGES
 from tests.trained import CLASSES, draw
 
 PACKAGE = Path(capsella.__file__).parent
@@ -122,21 +122,6 @@ def test_every_command_is_on_its_page() -> None:
 
     page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `capsella ([a-z-]+)", page, re.M)) == set(COMMANDS)
-
-
-@pytest.mark.parametrize(
-    ("link", "name", "expected"),
-    [
-        ("[a](export.md#b)", "guide/a.md", "[a](export.md#b)"),
-        ("![a](../../results/figures/a.png)", "papers/a.md", "![a](../results/figures/a.png)"),
-        ('<img src="../../results/figures/a.png">', "papers/a.md", '<img src="../results/figures/a.png">'),
-        ("[rules](../../CONTRIBUTING.md)", "guide/a.md", "[rules](../contributing.md)"),
-        ("[`a`](../../capsella/routing/dynamic)", "guide/a.md", "`a`"),
-        ("[a](https://example.org/a.md)", "guide/a.md", "[a](https://example.org/a.md)"),
-    ],
-)
-def test_links_in_the_site(link: str, name: str, expected: str) -> None:
-    assert site_links(f"x {link} y", DOCS / name, name) == f"x {expected} y"
 
 
 @pytest.fixture(scope="module")

@@ -90,25 +90,6 @@ def test_killed_with_its_workers_at_work_and_resumed(trained, images, tmp_path):
     assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))
 
 
-SLOW_IMPORTS = """
-import sys
-from capsella.cli import main
-main(["predict", *sys.argv[1:]])
-slow = {"kornia", "lightning_fabric", "matplotlib", "scipy.io", "torch._dynamo", "torch.utils.tensorboard"}
-sys.exit(", ".join(sorted(slow & set(sys.modules))) or 0)
-"""
-
-
-def test_standard_output_is_utf_8_in_any_locale(trained, images, tmp_path):
-    name = tmp_path / "cañón.png"
-    shutil.copy(images / "rows" / "rows00.png", name)
-    code = "from capsella.cli import main; import sys; main(['predict', *sys.argv[1:]])"
-    environment = {"PYTHONIOENCODING": "latin-1", "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", code, trained, name], env=environment, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    assert str(name).encode() in done.stdout
-
-
 def test_an_exported_folder_predicts_as_the_run(cli, trained, images, tmp_path):
     for name in ("model.json", "model.safetensors", "calibration.json"):
         (tmp_path / "exported").mkdir(exist_ok=True)
@@ -123,7 +104,6 @@ def test_an_exported_folder_predicts_as_the_run(cli, trained, images, tmp_path):
     [
         (["--resume"], "resume"),
         (["--out", "p.txt"], "out"),
-        (["--out", "p.csv", "--batch-size", "0"], "batch_size"),
         (["--out", "p", "--on", "ray", "--workers", "1"], "workers"),
         (["--coverage", "95"], "coverage"),
     ],

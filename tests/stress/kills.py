@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 
 from capsella.cli import main
+from tests.experiments.compare.made import call as call_compare
 from tests.search.made import opened as opened_search
 from tests.stress.ground import Ended, Tally, command, forked, fresh, import_all, learned, make_images, make_run
 
@@ -36,15 +37,10 @@ class Victim(NamedTuple):
 
 
 def campaign(tally: Tally, folder: Path) -> None:
-    """Let each command run once, then kill it until it ends; in turns, until the time is up.
-
-    STRESS_COMMANDS="predict train" in the environment: only these.
-    """
+    """Let each command run, then kill it until it ends; in turns, until the time is up."""
     import_all()
     images = make_images(folder / "images")
     victims = all_victims(images, make_run(images, folder / "run"))
-    if only := os.environ.get("STRESS_COMMANDS", "").split():
-        victims = {name: victims[name] for name in only}
     rng, known = random.Random(tally.seed), {}
     while tally.has_time:
         name = min(victims, key=lambda name: tally.counts[f"{name} rounds"] / victims[name].share)
@@ -141,14 +137,14 @@ def all_victims(images: Path, run: Path) -> dict[str, Victim]:
         command("predict", run, images, "--out", out / "p.csv", "--batch-size", 2, "--workers", 0, "--resume")()
 
     def compare(out: Path) -> None:
-        names = ["--models", "mazzia2021_efficient_capsnet", "hinton2018_cnn", "--seeds", "1", "--rates", "1"]
-        size = ["--epochs", "1", "--sizes", "1", "--size", "20", "--accelerator", "cpu"]
-        main(["compare", str(images), *names, *size, "--out", str(out / "c")])
+        networks = ("--networks", "mazzia2021_efficient_capsnet", "hinton2018_cnn", "--folds", 1, "--seeds", 1)
+        short = ("--size", 20, "--minutes", 0.01, "--accelerator", "cpu", "--no-curve")
+        call_compare(images, *networks, *short, "--out", out / "c")
 
     def search(out: Path) -> None:
-        from capsella.experiments.search import run_search, trials
+        from capsella.experiments.search import run_search, study, trials
 
-        trials.ATTEMPTS = max(KILLS) + 1  # a trial of which three processes died is given up, and rightly so
+        study.ATTEMPTS = trials.ATTEMPTS = max(KILLS) + 1  # a trial of which three processes died is given up
         with contextlib.suppress(KeyboardInterrupt):  # the command turns it into a sentence
             return run_search(opened_search(out / "study", trials=3, finalists=1, seeds=1))
         sys.exit(130)
