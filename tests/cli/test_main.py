@@ -113,7 +113,7 @@ def test_bad_input_ends_in_a_sentence_and_leaves_nothing(cli, words, text, tmp_p
     assert answer.code in (1, 2)
     assert text in " ".join(answer.err.replace("│", " ").split())
     assert "Traceback" not in answer.err
-    assert list(tmp_path.iterdir()) == []
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def hides(first):
