@@ -11,14 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsella.errors import ArgumentError, check_argument
+from capsella.errors import check_argument
 from capsella.layers.fast_convolution import fast_conv2d
 from capsella.layers.norms import he_init_
 from capsella.types import Capsules, at_least_float32
 
 FIRST_MAP = 30  # rows and columns of the first map of DECODER NET: its 2,700 numbers are 30·30·3
 LEAST_ACTIVATION = 1e-12  # smaller activations count as this, so that their logarithm stays finite
-PARITIES = tuple(product((0, 1), (0, 1)))  # of an output pixel's row and column: 0 is even, 1 is odd
 
 
 def mask_all_but(capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b 1 1 classes d"]:
@@ -92,21 +91,20 @@ class ConvolutionalDecoder(nn.Module):
         check_argument(len(hidden) == 3, "be three numbers of channels", hidden=tuple(hidden))
         quarter, half = ((max(FIRST_MAP, -(-height // part)), max(FIRST_MAP, -(-width // part))) for part in (4, 2))
         few, more, most = hidden
-        zeros = (2, 3, 2, 3)  # the odd one of five at the lower right, as in TensorFlow
         layers: list[tuple[str, nn.Module]] = [
             ("0", nn.Linear(pose, 675)),
             ("1", nn.ReLU()),
             ("2", nn.Linear(675, 3 * FIRST_MAP**2)),
             ("3", nn.ReLU()),
             ("4", nn.Unflatten(1, (3, FIRST_MAP, FIRST_MAP))),
-            ("5", nn.ZeroPad2d(zeros)),
+            ("5", nn.ZeroPad2d((2, 3, 2, 3))),
             ("6", nn.Conv2d(3, few, 6)),
             ("7", nn.ReLU()),
-            ("10", UpsizedConv2d(few, more, 6, zeros, quarter)),
+            ("10", UpsizedConv2d(few, more, 6, quarter)),
             ("11", nn.ReLU()),
-            ("14", UpsizedConv2d(more, most, 6, zeros, half)),
+            ("14", UpsizedConv2d(more, most, 6, half)),
             ("15", nn.ReLU()),
-            ("17", UpsizedConv2d(most, channels, 7, (3, 3, 3, 3), (height, width))),
+            ("17", UpsizedConv2d(most, channels, 7, (height, width))),
             ("18", nn.Sigmoid()),
         ]
         self.layers = nn.Sequential(OrderedDict(layers))  # numbered as if upsizings were separate layers
@@ -151,80 +149,54 @@ class PoseScores(nn.Module):
 
 
 class UpsizedConv2d(nn.Conv2d):
-    """Nearest-neighbour upsizing to `size`, zeros around the larger map, and a convolution, in one layer.
+    """Nearest-neighbour upsizing to `size`, zeros around the larger map that keep its size, and a convolution.
 
     At twice the size, neighbouring pixels of the larger map are equal, so several weights multiply the same number.
     Which ones do depends only on whether the output's row and column are even or odd. The layer then equals four small
     convolutions of the small map, one per parity, whose weights are sums of the large kernel's. A 6×6 kernel becomes
-    3×3, 3×4, 4×3 and 4×4 (49 products instead of 144), a 7×7 kernel four of 4×4 (64 instead of 196). Parities with
-    kernels of one size share one convolution, which is faster for few output channels.
+    3×3, 3×4, 4×3 and 4×4 (49 products instead of 144), a 7×7 kernel four of 4×4 (64 instead of 196).
 
     `weight` and `bias` are those of the large convolution, as in `torch.nn.Conv2d`.
 
-    Shapes: maps [b in_channels h w] → [b out_channels *size], with the channels last in memory.
+    Shapes: maps [b in_channels h w] → [b out_channels *size].
 
     Args:
         in_channels: channels of the small map.
         out_channels: channels of the large map.
-        kernel: rows and columns of the kernel.
-        zeros: rows or columns of zeros at the left, right, top and bottom of the larger map. They keep its size:
-            left + right = top + bottom = kernel − 1.
+        kernel: rows and columns of the kernel; the odd one of an even kernel's zeros is at the lower right, as in
+            TensorFlow.
         size: rows and columns of the larger map.
-
-    Raises:
-        ValueError: zeros that would change the size.
     """
 
-    _sums: Tensor
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel: int,
-        zeros: tuple[int, int, int, int],
-        size: tuple[int, int],
-    ) -> None:
-        left, right, top, bottom = zeros
-        if {left + right, top + bottom} != {kernel - 1} or min(zeros) < 0:
-            raise ArgumentError("zeros", f"add up to {kernel - 1} a row and a column, to keep the size", zeros)
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, size: tuple[int, int]) -> None:
         super().__init__(in_channels, out_channels, kernel)
-        self.zeros, self.size = zeros, size
-        rows, columns = ([_taps(kernel, before, parity) for parity in (0, 1)] for before in (top, left))
-        self._firsts = [(rows[y][0], columns[x][0]) for y, x in PARITIES]
-        self._sizes = [(rows[y][1].shape[1], columns[x][1].shape[1]) for y, x in PARITIES]
-        sums = torch.cat([torch.kron(rows[y][1], columns[x][1]) for y, x in PARITIES], dim=1)
-        self.register_buffer("_sums", sums, persistent=False)  # [kernel² products]
+        self.size, self.before, self.after = size, (kernel - 1) // 2, kernel // 2
 
     def forward(self, maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b out *size"]:
         """Upsize and convolve."""
+        height, width = maps.shape[2:]
         maps = maps.contiguous(memory_format=torch.channels_last)
-        if (2 * maps.shape[2], 2 * maps.shape[3]) != self.size:
-            return F.conv2d(F.pad(_nearest(maps, self.size), self.zeros), self.weight, self.bias)
-        parts = self._parts(maps)
-        if torch.compiler.is_compiling():  # ONNX has an operator for it
-            return F.pixel_shuffle(torch.stack(parts, 2).flatten(1, 2), 2)
-        return _interleaved(parts)
+        if (2 * height, 2 * width) != self.size:
+            zeros = (self.before, self.after, self.before, self.after)
+            return super().forward(F.pad(_nearest(maps, self.size), zeros))
+        parts = []
+        for row, column in product((0, 1), (0, 1)):  # 0 is even, 1 is odd
+            (top, rows), (left, columns) = self._taps(row), self._taps(column)
+            kernel = torch.einsum("oiyx,yr,xc->oirc", self.weight, rows, columns)
+            convolve = fast_conv2d if len(rows.T) == len(columns.T) else F.conv2d
+            bottom, right = top + len(rows.T) - 1, left + len(columns.T) - 1
+            parts.append(convolve(F.pad(maps, (-left, right, -top, bottom)), kernel, self.bias))
+        return F.pixel_shuffle(torch.stack(parts, 2).flatten(1, 2), 2)
 
-    def _parts(self, maps: Tensor) -> list[Tensor]:
-        """Return the outputs of each parity: four of [b out_channels h w]."""
-        split = (self.weight.flatten(2) @ self._sums.to(self.weight)).split([h * w for h, w in self._sizes], dim=2)
-        kernels = [kernel.unflatten(2, size) for kernel, size in zip(split, self._sizes, strict=True)]
-        parts: dict[int, Tensor] = {}
-        for size in dict.fromkeys(self._sizes):
-            alike = [k for k in range(len(PARITIES)) if self._sizes[k] == size]
-            outputs = _convolve(maps, [kernels[k] for k in alike], [self._firsts[k] for k in alike], self.bias)
-            parts.update(zip(alike, outputs, strict=True))
-        return [parts[k] for k in range(len(PARITIES))]
+    def _taps(self, parity: int) -> tuple[int, Tensor]:
+        """Return, for one axis, which places of the small map an output of this parity reads, and by which weights.
 
-
-def _interleaved(parts: list[Tensor]) -> Tensor:
-    """Return the large map made of the outputs of each parity, with the channels last in memory.
-
-    Writing into slices of one map would make autograd copy the map's gradient four times.
-    """
-    even, odd = (torch.stack([part.movedim(1, 3) for part in parts[k : k + 2]], 3).flatten(2, 3) for k in (0, 2))
-    return torch.stack([even, odd], 2).flatten(1, 2).movedim(3, 1)
+        The first result is the first of these places, relative to the output's place. The second, [kernel places], is
+        1 where a weight of the kernel multiplies a place, else 0.
+        """
+        places = [(parity + k - self.before) // 2 for k in range(self.kernel_size[0])]
+        meets = [[float(place == at) for at in range(places[0], places[-1] + 1)] for place in places]
+        return places[0], torch.tensor(meets).to(self.weight)
 
 
 def _nearest(maps: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Tensor:
@@ -234,32 +206,3 @@ def _nearest(maps: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Tensor:
         places = [int(np.float32(place) * scale) for place in range(after)]
         maps = maps.index_select(axis, torch.tensor(places, device=maps.device))
     return maps.contiguous(memory_format=torch.channels_last)
-
-
-def _taps(kernel: int, before: int, parity: int) -> tuple[int, Tensor]:
-    """Return, for one axis, which places of the small map an output of this parity reads, and by which weights.
-
-    The first result is the first of these places, relative to the output's place. The second, [kernel places], is 1
-    where a weight of the kernel multiplies a place, else 0.
-    """
-    places = [(parity + k - before) // 2 for k in range(kernel)]
-    meets = torch.tensor(places)[:, None] == torch.arange(places[0], places[-1] + 1)
-    return places[0], meets.float()
-
-
-def _convolve(
-    maps: Tensor, kernels: Sequence[Tensor], firsts: Sequence[tuple[int, int]], bias: Tensor | None
-) -> list[Tensor]:
-    """Convolve with kernels of one size, each starting at its own place of `firsts`, to [b out_channels h w] each."""
-    height, width = maps.shape[2:]
-    rows, columns = kernels[0].shape[2:]
-    tops, lefts = zip(*firsts, strict=True)
-    top, left = min(tops), min(lefts)
-    convolve = fast_conv2d if rows == columns else F.conv2d
-    padded = F.pad(maps, (-left, max(lefts) + columns - 1, -top, max(tops) + rows - 1))
-    biases = None if bias is None else bias.repeat(len(kernels))
-    outputs = convolve(padded, torch.cat(list(kernels)), biases).chunk(len(kernels), dim=1)
-    return [
-        output[:, :, y - top : y - top + height, x - left : x - left + width]
-        for output, (y, x) in zip(outputs, firsts, strict=True)
-    ]

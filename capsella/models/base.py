@@ -1,22 +1,25 @@
-"""The base class of all networks, and their registry."""
+"""The base class of all networks, their files model.json and model.safetensors, and their registry."""
 
 import fnmatch
 import functools
 import inspect
-import operator
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
 
-import numpy as np
+import safetensors
+import safetensors.torch
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
-from capsella.image_options import CellCut, Fit, Preprocessing
-from capsella.models.io import load_model, load_weights, save_model
+from capsella.files import write_json, write_whole
+from capsella.image_options import CellCut, Fit, Preprocessing, check_fit, check_range
 from capsella.routing import Routing, routing_from_dict
 from capsella.routing.base import check_saved
 from capsella.types import Capsules, Output
@@ -28,13 +31,14 @@ from capsella.uncertainty import (
 )
 
 MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # so that typing errors and damaged files do not take all memory
+MOST_BYTES = 50_000_000  # of model.json: enough for the names of a million classes
+WEIGHTS = "model.safetensors"
 
 
 class ImageClassifier(nn.Module, ABC):
-    """A classifier of [b channels height width] images in [0, 1], made by `create_model`.
+    """A classifier of [b channels height width] images in [0, 1], made by `create_model`, which sets the first five.
 
     Attributes:
-        classes: names of the classes.
         image_size: (height, width).
         channels: channels of the images, usually 1 or 3.
         name, options: the arguments of `create_model`, with all defaults.
@@ -59,7 +63,7 @@ class ImageClassifier(nn.Module, ABC):
     ood_detector: OODDetector | None = None
     resolved_options: Mapping[str, Any] = {}
 
-    def __init__(self, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]) -> None:
+    def __init__(self, image_size: tuple[int, int] = (0, 0), channels: int = 0, classes: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.image_size, self.channels, self.classes = image_size, channels, classes
 
@@ -137,22 +141,89 @@ class ImageClassifier(nn.Module, ABC):
         for layer in self.modules():
             if isinstance(routing := getattr(layer, "routing", None), Routing):
                 check_saved(routing)
-        save_model(self, Path(folder), self.name, self.options, self.preprocessing)
+        cut = None if self.cut is None else self.cut.to_dict()
+        shown = {"value_range": self.value_range, "cut": cut, "fit": self.fit}
+        write_json(Path(folder) / "model.json", {"name": self.name, "options": self.options, **shown})
+        weights = {key: tensor.contiguous() for key, tensor in self.state_dict().items()}
+        # Written as bytes, because files that the library itself writes are readable only by their owner.
+        write_whole(Path(folder) / WEIGHTS, lambda path: path.write_bytes(safetensors.torch.save(weights)))
         save_fitted(self, self.calibration, self.ood_detector, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """Load the model that `save_pretrained` wrote; damaged files never take more memory than the weights.
+        """Load the model that `save_pretrained` wrote.
+
+        Damaged files never take more memory than the weights in them: the described model is first created on the meta
+        device, and its tensors are compared with the names and shapes in the weight file.
 
         Raises:
             CapsellaError: a file is missing or damaged, model.json does not describe the model of these weights, or the
                 model is not an instance of this class.
         """
-        model = load_model(Path(folder), create_model)
+        description, weights = Path(folder) / "model.json", Path(folder) / WEIGHTS
+        arguments, preprocessing = _read_description(description)
+        try:
+            with torch.device("meta"):
+                meta_model = create_model(**arguments)
+        except (ValueError, TypeError, RuntimeError, OverflowError, AttributeError) as error:
+            raise CapsellaError(f"{description} describes no model that can be created: {error}") from error
+        _check_weights(meta_model, weights)
+        model = create_model(**arguments)
+        with _readable(weights):
+            model.load_state_dict(safetensors.torch.load_file(weights))
         if not isinstance(model, cls):
             raise CapsellaError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
+        for name, value in preprocessing.items():
+            setattr(model, name, value)
         model.calibration, model.ood_detector = load_fitted(model, Path(folder))
         return model
+
+
+def _read_description(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of `create_model`, and the attributes of the preprocessing, from model.json."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise CapsellaError(f"{path} is not written by capsella: it has more than {MOST_BYTES:,} bytes")
+        description = json.loads(path.read_text(encoding="utf-8"))
+        if (value_range := description.get("value_range")) is not None:
+            low, high = map(float, value_range)
+            check_range(value_range := (low, high))
+        check_fit(fit := description.get("fit", "crop"))
+        cut = None if description.get("cut") is None else CellCut.from_dict(description["cut"])
+        arguments = {"name": description["name"], **description["options"]}
+        return arguments, {"value_range": value_range, "cut": cut, "fit": fit}
+    except FileNotFoundError as error:
+        raise CapsellaError(f"{path} does not exist; is {path.parent} a saved model or a run folder?") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CapsellaError(f"{path} is damaged or not written by capsella: {error!r}") from error
+
+
+def _check_weights(model: nn.Module, path: Path) -> None:
+    """Check that a .safetensors file has the names and shapes of `model`'s tensors; read only its header."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    with _readable(path), safetensors.safe_open(path, framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+        shapes = {name: tuple(tensor.get_shape()) for name, tensor in slices.items()}
+        kinds = {name: tensor.get_dtype() for name, tensor in slices.items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
+            raise CapsellaError(
+                f"{path} does not hold the weights of this model: size mismatch of {name!r}: "
+                f"{shapes.get(name, 'missing')} in the file, {expected.get(name, 'missing')} in the model"
+            )
+        if not kinds[name].startswith(("F", "BF", "I64")):
+            raise CapsellaError(f"{path} does not hold the weights of this model: {name!r} has dtype {kinds[name]}")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn errors of reading a .safetensors file into a `CapsellaError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CapsellaError(f"{path} does not exist; was the run interrupted before its first checkpoint?") from error
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CapsellaError(f"{path} is not a readable .safetensors file: {error}") from error
 
 
 ModelFunction = Callable[..., ImageClassifier]
@@ -200,12 +271,11 @@ def register_variant(
     register_model(variant)
 
 
-def create_model(name: str, *, pretrained: str | Path | None = None, **options: Any) -> ImageClassifier:
+def create_model(name: str, **options: Any) -> ImageClassifier:
     """Create a registered network with fresh weights.
 
     Args:
         name: one of `list_models()`.
-        pretrained: a folder written by `save_pretrained` or by training; its weights are loaded.
         options: options of this network; `capsella list models NAME` lists them. Usually `image_size` (one number, or
             height and width), `channels`, `classes` (a number or the names) and, for capsules, `routing` and
             `reconstruction`.
@@ -220,21 +290,20 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
     defaults = {key: parameter.default for key, parameter in inspect.signature(function).parameters.items()}
     if unknown := sorted(set(options) - set(defaults)):
         raise unknown_name(f"option of model {name!r}", unknown[0], defaults)
-    chosen = {**defaults, **_plain(options)}
+    chosen = {**defaults, **options}
     chosen["image_size"] = _image_size(chosen["image_size"])
     chosen["classes"] = _class_names(chosen["classes"])
     check_minimum(1, channels=chosen.get("channels"))
     if isinstance(chosen.get("routing"), dict):
-        chosen["routing"] = routing_from_dict(_plain(chosen["routing"]))
+        chosen["routing"] = routing_from_dict(chosen["routing"])
     if "routing" in chosen:
         routing = chosen["routing"]
         check_argument(isinstance(routing, Routing), "be a Routing, e.g. EMRouting()", routing=routing)
     model = function(**chosen)
-    model.name = name
+    model.name, model.image_size, model.classes = name, chosen["image_size"], chosen["classes"]
+    model.channels = chosen["channels"]
     options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}
     model.options = {**options, **model.resolved_options}
-    if pretrained is not None:
-        load_weights(model, Path(pretrained) / "model.safetensors")
     return model
 
 
@@ -258,48 +327,28 @@ def model_function(name: str) -> ModelFunction:
     return _MODELS[name]
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn NumPy scalars into Python numbers."""
-    return {key: value.item() if isinstance(value, np.generic) else value for key, value in options.items()}
-
-
 def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
-    sides = (size, size) if isinstance(size, str) or not isinstance(size, Sequence) else tuple(size)
-    whole = [number for side in sides if (number := _whole(side)) is not None]
-    check_argument(
-        len(sides) == len(whole) == 2, "be a whole number of pixels, or two: (height, width)", image_size=size
-    )
-    height, width = whole
-    if height * width > MOST_PIXELS:
-        rule = f"be at most {MOST_PIXELS:,} pixels"
-        raise ArgumentError("image_size", rule, (height, width), shown=f"{height}×{width}")
+    sides = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
+    holds = len(sides) == 2 and all(isinstance(side, int) and not isinstance(side, bool) for side in sides)
+    check_argument(holds, "be a whole number of pixels, or two: (height, width)", image_size=size)
+    height, width = cast(tuple[int, int], sides)
+    check_argument(height * width <= MOST_PIXELS, f"be at most {MOST_PIXELS:,} pixels", image_size=sides)
     return height, width
 
 
 def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
-    number = _whole(classes)
-    named = isinstance(classes, Iterable) and not isinstance(classes, str)
-    check_argument(number is not None or named, "be a number or names", classes=classes)
-    if number is not None and number > MOST_CLASSES:
-        raise ArgumentError("classes", f"be at most {MOST_CLASSES:,}", number, shown=f"{number:,}")
-    names = tuple(str(k) for k in range(number)) if number is not None else tuple(cast(Sequence[str], classes))
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        check_argument(2 <= classes <= MOST_CLASSES, f"be from 2 to {MOST_CLASSES:,}", classes=classes)
+        return tuple(map(str, range(classes)))
+    holds = isinstance(classes, Iterable) and not isinstance(classes, str)
+    check_argument(holds, "be a number or names", classes=classes)
+    names = tuple(cast(Sequence[str], classes))
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise ArgumentError("classes", "be a number or names", wrong[0])
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise ArgumentError("classes", "have each name once", twice[0], shown=f"{twice[0]!r} twice")
-    if len(names) < 2:
-        raise ArgumentError("classes", "be at least 2", len(names))
+        raise ArgumentError("classes", "have each name once", twice[0])
+    check_argument(len(names) >= 2, "be at least 2", classes=len(names))
     return names
-
-
-def _whole(number: object) -> int | None:
-    """Return a whole number of Python, NumPy or PyTorch as an int; None for anything else."""
-    if isinstance(number, bool | str):
-        return None
-    try:
-        return operator.index(number)  # type: ignore[arg-type]
-    except TypeError:
-        return None
 
 
 def grid_after(image_size: tuple[int, int], convolutions: Sequence[tuple[int, int]]) -> tuple[int, int]:

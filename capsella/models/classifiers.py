@@ -1,7 +1,7 @@
 """The base classes of the two kinds of networks: capsule networks and CNNs."""
 
 from itertools import takewhile
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -23,8 +23,8 @@ class CapsuleClassifier(ImageClassifier):
         capsule_layers: map primary capsules to one capsule per class.
         decoder: maps masked class capsules to images.
         logits: return the log-odds of the class capsules as logits, for a cross-entropy (see `Output`).
-        image_size, channels, classes: see `ImageClassifier`.
         scores: maps class capsules to logits [b classes]; their softmax replaces the activations.
+        shape: `image_size`, `channels` and `classes` of `ImageClassifier`.
     """
 
     def __init__(
@@ -32,15 +32,13 @@ class CapsuleClassifier(ImageClassifier):
         backbone: nn.Module,
         primary: nn.Module,
         capsule_layers: nn.Sequential,
-        decoder: nn.Module | None,
+        decoder: nn.Module | None = None,
         *,
         logits: bool = False,
-        image_size: tuple[int, int],
-        channels: int,
-        classes: tuple[str, ...],
         scores: nn.Module | None = None,
+        **shape: Any,
     ) -> None:
-        super().__init__(image_size, channels, classes)
+        super().__init__(**shape)
         self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
         self.scores, self.logits = scores, logits
         routing = self.class_routing
@@ -123,13 +121,11 @@ class ConvolutionalClassifier(ImageClassifier):
         self,
         network: nn.Module,
         *,
-        image_size: tuple[int, int],
-        channels: int,
-        classes: tuple[str, ...],
         activation: Literal["softmax", "sigmoid"] = "softmax",
         initialized: bool = False,
+        **shape: Any,
     ) -> None:
-        super().__init__(image_size, channels, classes)
+        super().__init__(**shape)
         self.network, self.activation = network, activation
         if not initialized:
             he_init_(network)

@@ -168,7 +168,6 @@ def _cnn_net(
         image_size: (height, width), at least 64×64. Images with a shorter side below 224 are enlarged to it; for larger
             ones, the first dense layer grows with the image.
         channels: channels of the images, 1 for grey, 3 for RGB.
-        classes: names of the classes.
         standardise: bring each image to zero mean and unit variance first; the thesis does not mention it.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
         dropout: probability of zeroing an element after each hidden dense layer; the thesis gives no rate.
@@ -182,7 +181,7 @@ def _cnn_net(
     rows, columns = grid_after_init(image_size, *((kernel, stride) for _, kernel, stride in convolutions))
     network.extend([nn.Flatten(), nn.Linear(width * rows * columns, wide), nn.ReLU(), nn.Dropout(dropout)])
     network.extend([nn.Linear(wide, narrow), nn.ReLU(), nn.Dropout(dropout), nn.Linear(narrow, len(classes))])
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+    return ConvolutionalClassifier(network)
 
 
 def _capsnet(
@@ -205,7 +204,6 @@ def _capsnet(
     Args:
         image_size: (height, width), at least 64×64; images below 224 on the shorter side are enlarged to it.
         channels: channels of the images, 1 for grey, 3 for RGB.
-        classes: names of the classes.
         routing: routing of all routed layers; 3 iterations in the thesis (§6.5).
         standardise: bring each image to zero mean and unit variance first; the thesis does not mention it.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
@@ -228,9 +226,6 @@ def _capsnet(
         primary=primary,
         capsule_layers=nn.Sequential(*between, last),
         decoder=ConvolutionalDecoder(96, (channels, *image_size)) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
 
 
@@ -287,9 +282,6 @@ def _em_net(
         primary=MatrixPrimaryCapsules(caps_width, types, p),
         capsule_layers=nn.Sequential(*between, last),
         decoder=ConvolutionalDecoder(p, (channels, *image_size)) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
 
 

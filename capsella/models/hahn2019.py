@@ -48,8 +48,6 @@ def _resnet20_network(
 
     Args:
         image_size: (height, width), at least 1×1; the paper's is 32×32.
-        channels: channels of the images.
-        classes: names of the classes.
         routing: routing of all capsule layers.
         width: channels of the first residual stage; the others have 2 and 4 times as many.
         types: capsule types of every layer except the class capsules.
@@ -64,11 +62,14 @@ def _resnet20_network(
     check_minimum(1, width=width, types=types, pose=pose, layers=layers)
     grid = grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
     backbone = _resnet20(channels, width, norm)
-    shape = (image_size, channels, classes)
     if not capsules:
-        return _with_mean(backbone, 4 * width, *shape)
+        return _with_mean(backbone, 4 * width, len(classes))
+    he_init_(backbone)
     strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
-    return _with_capsules(backbone, 4 * width, grid, strides, types, pose, routing, norm, *shape)
+    convolutions, grid = _capsule_convolutions(grid, strides, types, pose, routing, norm)
+    primary = NormalisedPrimaryCapsules(4 * width, types, pose, norm=norm)
+    last = _class_capsules(grid, types, pose, len(classes), routing)
+    return CapsuleClassifier(backbone, primary, nn.Sequential(*convolutions, last), scores=LogActivations())
 
 
 def _convolutional_network(
@@ -94,8 +95,6 @@ def _convolutional_network(
 
     Args:
         image_size: (height, width), at least 1×1; the authors' is 32×32, cut from 48×48.
-        channels: channels of the images.
-        classes: names of the classes.
         routing, types, pose, layers, norm: as for `hahn2019_resnet20`.
         width: channels of the first of six convolutions; the last has 8 times as many.
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
@@ -107,10 +106,13 @@ def _convolutional_network(
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
     backbone = nn.Sequential(prepare, *_convolutions(channels, width, norm))
-    shape = (image_size, channels, classes)
     if not capsules:
-        return _with_mean(backbone, 8 * width, *shape)
-    return _with_capsules(backbone, 8 * width, grid, (1,) * (layers - 1), types, pose, routing, norm, *shape)
+        return _with_mean(backbone, 8 * width, len(classes))
+    he_init_(backbone)
+    convolutions, grid = _capsule_convolutions(grid, (1,) * (layers - 1), types, pose, routing, norm)
+    primary = NormalisedPrimaryCapsules(8 * width, types, pose, norm=norm)
+    last = _class_capsules(grid, types, pose, len(classes), routing)
+    return CapsuleClassifier(backbone, primary, nn.Sequential(*convolutions, last), scores=LogActivations())
 
 
 register_variant(
@@ -162,48 +164,25 @@ def _convolutions(channels: int, width: int, norm: Norm) -> nn.Sequential:
     return nn.Sequential(*body)
 
 
-def _with_mean(
-    backbone: nn.Sequential, width: int, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]
-) -> ConvolutionalClassifier:
-    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, len(classes))
-    network = nn.Sequential(*backbone, *head)
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+def _with_mean(backbone: nn.Sequential, width: int, classes: int) -> ConvolutionalClassifier:
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)
+    return ConvolutionalClassifier(nn.Sequential(*backbone, *head))
 
 
-def _with_capsules(
-    backbone: nn.Sequential,
-    width: int,
-    grid: tuple[int, int],
-    strides: Sequence[int],
-    types: int,
-    pose: int,
-    routing: Routing,
-    norm: Norm,
-    image_size: tuple[int, int],
-    channels: int,
-    classes: tuple[str, ...],
-) -> CapsuleClassifier:
-    """Add primary capsules on a grid, a 3×3 capsule convolution for each of `strides`, and class capsules."""
-    he_init_(backbone)
+def _capsule_convolutions(
+    grid: tuple[int, int], strides: Sequence[int], types: int, pose: int, routing: Routing, norm: Norm
+) -> tuple[list[nn.Module], tuple[int, int]]:
+    """Return a padded and normalised 3×3 capsule convolution for each of `strides`, and the grid after them."""
     # Kaiming's standard deviation, with the fan-in of the authors' weights [children, types·pose, pose].
     sd = math.sqrt(2 / (types * pose * pose)) if routing.activation_kind == "shares" else WEIGHT_SD
     layers: list[nn.Module] = []
     for stride in strides:
         convolution = CapsuleConv2d(types, pose, types, pose, 3, stride, weight_sd=sd, routing=routing)
         layers += [PadCapsules(1), convolution, NormalisePoses(types, pose, norm)]
-    primary = NormalisedPrimaryCapsules(width, types, pose, norm=norm)
-    last = grid_after(grid, [(1, stride) for stride in strides])
+    return layers, grid_after(grid, [(1, stride) for stride in strides])
+
+
+def _class_capsules(grid: tuple[int, int], types: int, pose: int, classes: int, routing: Routing) -> nn.Module:
     if routing.activation_kind == "shares":  # class capsules of self-routing have no votes
-        layers.append(MeanCapsules(last, types, pose, len(classes), routing=routing))
-    else:
-        layers.append(DenseCapsules(last, types, pose, len(classes), pose, routing=routing))
-    return CapsuleClassifier(
-        backbone=backbone,
-        primary=primary,
-        capsule_layers=nn.Sequential(*layers),
-        decoder=None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
-        scores=LogActivations(),
-    )
+        return MeanCapsules(grid, types, pose, classes, routing=routing)
+    return DenseCapsules(grid, types, pose, classes, pose, routing=routing)

@@ -79,8 +79,6 @@ def he2016_resnet10(
 
     Args:
         image_size: (height, width), at least 8×8.
-        channels: channels of the images.
-        classes: names of the classes.
         width: channels of the first stage.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
         norm: normalisation of the convolutions; "batch" in the paper.
@@ -101,7 +99,7 @@ def he2016_resnet10(
         nn.Dropout(dropout),
         nn.Linear(8 * width, len(classes)),
     )
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+    return ConvolutionalClassifier(network)
 
 
 def _first_layers(image_size: tuple[int, int], channels: int, width: int, norm: Norm) -> list[nn.Module]:

@@ -35,7 +35,6 @@ def heinsen2019_capsnet(
     Args:
         image_size: (height, width), at least 29×29; the paper's is 96×96.
         channels: channels of the images; 2 for both cameras of smallNORB, as in the paper.
-        classes: names of the classes.
         routing: routing of both routed layers; in the first one, children share Heinsen routing's parameters.
 
     Raises:
@@ -50,11 +49,7 @@ def heinsen2019_capsnet(
             DenseCapsules((rows * columns, PARTS), 1, POSE, PARTS, POSE, tied=True, pose="matrix", routing=shared),
             DenseCapsules((1, 1), PARTS, POSE, len(classes), POSE, pose="matrix", routing=routing),
         ),
-        decoder=None,
         logits=isinstance(routing, LogisticRouting),
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
     _start(model)
     return model

@@ -54,7 +54,6 @@ def _matrix_capsnet(
     Args:
         image_size: (height, width), at least 17×17 (after the crop); the paper's is 32×32, cut from 48×48.
         channels: channels of the images; 2 for both cameras of smallNORB.
-        classes: names of the classes.
         routing: routing of all three routed layers.
         pose: "matrix", or "vector" for Table 1's 16-D vectors with 16×16 weights.
         pose_elements: 16 for 4×4 matrices, 9 for 3×3 (Forslöv 2018 §7.5, for planar scenes).
@@ -84,9 +83,6 @@ def _matrix_capsnet(
         ),
         decoder=DenseDecoder(len(classes), p, (channels, *prepare.drawn_size())) if reconstruction else None,
         logits=logits,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
 
 
@@ -123,8 +119,6 @@ def hinton2018_cnn(
 
     Args:
         image_size: (height, width), at least 4×4; the paper's is 32×32, cut from 48×48.
-        channels: channels of the images.
-        classes: names of the classes.
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
         dropout: probability of zeroing an element before the last layer.
     """
@@ -136,7 +130,7 @@ def hinton2018_cnn(
         *conv_relu(32, 64, 5, pool=True),
         *dense_layers(64 * rows * columns, 1024, classes=len(classes), dropout=dropout),
     )
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+    return ConvolutionalClassifier(network)
 
 
 @register_model
@@ -162,7 +156,6 @@ def batchnorm_matrix_capsnet(
     Args:
         image_size: (height, width), large enough for all kernels.
         channels: channels of the images; 2 for both cameras of smallNORB.
-        classes: names of the classes.
         routing: routing of all three routed layers.
         norm: "batch" normalises the primary capsules and those of the capsule convolutions by type; None for a routing
             without log-odds.
@@ -202,10 +195,6 @@ def batchnorm_matrix_capsnet(
                 norm=class_norm,
             ),
         ),
-        decoder=None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
 
 

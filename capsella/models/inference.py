@@ -9,6 +9,7 @@ from typing import Any, TypeGuard, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from capsella.errors import check_argument
 from capsella.layers import FastConv2d, PrimaryCapsules
@@ -58,7 +59,7 @@ def optimize_for_inference(model: ImageClassifier) -> ImageClassifier:
 
     PyTorch converts convolution weights to oneDNN's layout at every call. In networks with millions of weights, this is
     a third of the time for one image. The copy converts them once, and fuses batch normalisations and ReLUs into the
-    neighbouring convolutions.
+    preceding convolutions.
 
     Only float32 convolutions on a CPU are converted, and only if PyTorch has oneDNN. The copy shares the other tensors
     with `model`, needs up to twice the memory for convolutions, and cannot be trained or saved. Weights are converted
@@ -68,8 +69,8 @@ def optimize_for_inference(model: ImageClassifier) -> ImageClassifier:
     model = copy.deepcopy(model, shared).eval()
     for module in list(model.modules()):
         if isinstance(module, PrimaryCapsules) and module.coupling is not None:
-            conv = module.conv
-            module.conv, module.coupling = _with_values(conv, conv.weight.double() * module.coupling, conv.bias), None
+            weight = module.conv.weight.detach() * module.coupling
+            module.conv.weight, module.coupling = nn.Parameter(weight, requires_grad=False), None
         if type(module) is nn.Sequential:
             layers = _fused(list(module))
             module._modules = {str(number): layer for number, layer in enumerate(layers)}
@@ -110,26 +111,17 @@ class PackedConv2d(nn.Module):
 
 
 def _fused(layers: list[nn.Module]) -> list[nn.Module]:
-    """Fuse the batch normalisations and ReLUs in a chain of layers into its convolutions."""
+    """Fuse the batch normalisations and ReLUs that follow convolutions in a chain of layers into them."""
     out: list[nn.Module] = []
     for layer in layers:
         before = out[-1] if out else None
-        if _is_fixed(layer) and _is_plain(before):
-            scale, shift = _scale_and_shift(layer)
-            bias = shift if before.bias is None else shift + scale * before.bias.double()
-            out[-1] = _with_values(before, before.weight.double() * scale[:, None, None, None], bias)
-        elif _is_fixed(before) and _is_plain(layer) and not _pads(layer):
-            out[-1] = _normalised_before(before, layer)
+        if type(layer) is nn.BatchNorm2d and layer.running_mean is not None and _is_plain(before):
+            out[-1] = fuse_conv_bn_eval(before, layer)
         elif type(layer) is nn.ReLU and _can_pack(before):
             out[-1] = PackedConv2d(before, relu=True)
         else:
             out.append(layer)
     return out
-
-
-def _is_fixed(layer: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
-    """Return True for a batch normalisation with running statistics."""
-    return type(layer) is nn.BatchNorm2d and layer.running_mean is not None
 
 
 def _is_plain(layer: nn.Module | None) -> TypeGuard[nn.Conv2d]:
@@ -142,35 +134,3 @@ def _can_pack(layer: nn.Module | None) -> TypeGuard[nn.Conv2d]:
         return False
     is_zero_padded = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return is_zero_padded and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
-
-
-def _pads(conv: nn.Conv2d) -> bool:
-    """Return True if the convolution pads; a batch normalisation before it does not change the zeros of the padding."""
-    return isinstance(conv.padding, str) or any(conv.padding)
-
-
-def _scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Return scale and shift per channel, in float64, so that the normalisation is x → scale·x + shift."""
-    mean, variance = cast(Tensor, norm.running_mean).double(), cast(Tensor, norm.running_var).double()
-    scale = (variance + norm.eps).rsqrt() * (1 if norm.weight is None else norm.weight.double())
-    return scale, (0 if norm.bias is None else norm.bias.double()) - mean * scale
-
-
-def _normalised_before(norm: nn.BatchNorm2d, conv: nn.Conv2d) -> nn.Conv2d:
-    # Each group of output channels sees its own input channels: [in_channels] → [out_channels in_channels/groups 1 1]
-    scale, shift = (
-        x.reshape(conv.groups, -1).repeat_interleave(conv.out_channels // conv.groups, 0)[:, :, None, None]
-        for x in _scale_and_shift(norm)
-    )
-    weight = conv.weight.double()
-    bias = (weight * shift).sum((1, 2, 3)) + (0 if conv.bias is None else conv.bias.double())
-    return _with_values(conv, weight * scale, bias)
-
-
-def _with_values(conv: nn.Conv2d, weight: Tensor, bias: Tensor | None) -> nn.Conv2d:
-    """Return a convolution of the same geometry and dtype with these weights."""
-    out = copy.copy(conv)
-    values = {"weight": weight.to(conv.weight.dtype), "bias": None if bias is None else bias.to(conv.weight.dtype)}
-    parameters = {name: None if x is None else nn.Parameter(x, requires_grad=False) for name, x in values.items()}
-    out._parameters = cast(dict[str, nn.Parameter | None], parameters)
-    return out

@@ -39,7 +39,6 @@ def mazzia2021_efficient_capsnet(
     Args:
         image_size: (height, width), at least 13×13; the paper's is 28×28.
         channels: channels of the images, 1 for grey, 3 for RGB.
-        classes: names of the classes.
         routing: routing of the class capsules.
         class_weight_sd: standard deviation of the class capsules' initial weights; None takes the authors' (He: √(2 /
             fan-in)), 0.04.
@@ -66,9 +65,6 @@ def mazzia2021_efficient_capsnet(
         primary=primary,
         capsule_layers=nn.Sequential(class_capsules),
         decoder=_decoder(len(classes), (channels, *image_size), decoder_width) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
 
 
@@ -85,8 +81,6 @@ def _convolutions_alone(
 
     Args:
         image_size: (height, width), at least 13×13.
-        channels: channels of the images.
-        classes: names of the classes.
         halve_from, norm: as for `mazzia2021_efficient_capsnet`.
 
     Raises:
@@ -96,7 +90,7 @@ def _convolutions_alone(
     width = CONVOLUTIONS[-1][0]
     summary = nn.AdaptiveAvgPool2d(1) if pool else nn.Conv2d(width, width, grid, groups=width)
     network = nn.Sequential(*_backbone(channels, strides, norm), summary, nn.Flatten(), nn.Linear(width, len(classes)))
-    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+    return ConvolutionalClassifier(network)
 
 
 register_variant(

@@ -48,7 +48,6 @@ def ribeiro2020_capsnet(
     Args:
         image_size: (height, width), at least 17×17 (after the crop); the paper's is 32×32, cut from 48×48.
         channels: channels of the images; 2 for both cameras of smallNORB, as in the paper.
-        classes: names of the classes.
         routing: routing of all three routed layers.
         norm: "batch" normalises the capsules of every layer by type, as the paper does; None for a routing without
             log-odds, e.g. dynamic routing.
@@ -68,9 +67,6 @@ def ribeiro2020_capsnet(
         primary=MatrixPrimaryCapsules(64, 8, POSE, norm=norm),
         capsule_layers=_capsule_layers(grid, len(classes), routing, norm, coordinate_addition),
         decoder=DenseDecoder(len(classes), POSE, (channels, *prepare.drawn_size())) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
     _start(model)
     return model

@@ -58,8 +58,6 @@ def _network(
 
     Args:
         image_size: (height, width) after the crop, at least 9×9; with cluster routing or average pooling, at least 1×1.
-        channels: channels of the images.
-        classes: names of the classes.
         routing: routing of both routed layers.
         parameters: approximate number of parameters of the whole network, to within a few per cent.
         width: channels of the last convolution; None chooses the width that comes nearest to `parameters`.
@@ -71,21 +69,20 @@ def _network(
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     after = {"pooling": [], "cluster": [(1, 2)]}.get(head, [KERNEL])
     grid = grid_after(prepare.size, [*((1, stride) for stride in STRIDES), *after])
-    shape: dict[str, Any] = {"image_size": image_size, "channels": channels, "classes": classes}
 
     def build(width: int) -> ImageClassifier:
         backbone = nn.Sequential(prepare, *_convolutions(channels, width))
         if head == "capsnet":
-            return _capsnet(backbone, width, grid, routing, shape)
+            return _capsnet(backbone, width, grid, routing, len(classes))
         if head == "cluster":
-            return _cluster(backbone, width, grid, shape)
+            return _cluster(backbone, width, grid, len(classes))
         layers: list[nn.Module]
         if head == "pooling":
             layers = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, len(classes))]
         else:
             layers = [nn.Conv2d(width, width, *KERNEL, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
             layers += [nn.Flatten(), nn.Linear(width * grid[0] * grid[1], len(classes))]
-        return ConvolutionalClassifier(nn.Sequential(*backbone, *layers), **shape)
+        return ConvolutionalClassifier(nn.Sequential(*backbone, *layers))
 
     return _with_parameters(build, parameters, width)
 
@@ -102,7 +99,7 @@ for _head, _summary in HEADS.items():
 
 
 def _capsnet(
-    backbone: nn.Module, width: int, grid: tuple[int, int], routing: Routing, shape: dict[str, Any]
+    backbone: nn.Module, width: int, grid: tuple[int, int], routing: Routing, classes: int
 ) -> CapsuleClassifier:
     """Add 8 types of primary capsules, a capsule convolution of 16 types, and class capsules, all with 4×4 poses.
 
@@ -115,7 +112,6 @@ def _capsnet(
     layers: list[nn.Module] = [
         CapsuleConv2d(TYPES[0], POSE, TYPES[1], POSE, *KERNEL, pose="matrix", routing=routing, norm=norm)
     ]
-    classes = len(shape["classes"])
     if kind == "shares":
         layers.append(NormalisePoses(TYPES[1], POSE))  # nothing else bounds them
         layers.append(MeanCapsules(grid, TYPES[1], POSE, classes, routing=routing))
@@ -127,10 +123,8 @@ def _capsnet(
         backbone=backbone,
         primary=primary,
         capsule_layers=nn.Sequential(*layers),
-        decoder=None,
         logits=kind == "log-odds",
         scores=LogActivations() if kind == "shares" else poses,
-        **shape,
     )
     he_init_(model.backbone)
     if kind == "lengths":
@@ -138,9 +132,9 @@ def _capsnet(
     return model
 
 
-def _cluster(backbone: nn.Module, width: int, grid: tuple[int, int], shape: dict[str, Any]) -> CapsuleClassifier:
+def _cluster(backbone: nn.Module, width: int, grid: tuple[int, int], classes: int) -> CapsuleClassifier:
     """Add cluster routing; for an equal number of parameters, 4 types of 6 elements cast 4 votes for each parent."""
-    types, pose, votes, classes = CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES, len(shape["classes"])
+    types, pose, votes = CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES
     model = CapsuleClassifier(
         backbone=backbone,
         primary=LayerNormPrimaryCapsules(width, types, pose),
@@ -148,9 +142,7 @@ def _cluster(backbone: nn.Module, width: int, grid: tuple[int, int], shape: dict
             ClusterCapsules(types, pose, types, pose, votes, grid, stride=2),
             ClusterCapsules(types, pose, classes, pose, votes, grid, whole=True),
         ),
-        decoder=None,
         scores=PoseScores(pose * grid[0] * grid[1], bias=False),
-        **shape,
     )
     he_init_(model.backbone)
     return model

@@ -34,7 +34,6 @@ def sabour2017_capsnet(
     Args:
         image_size: (height, width), at least 17×17; the paper's is 28×28.
         channels: channels of the images, 1 for grey, 3 for RGB.
-        classes: names of the classes.
         routing: routing of the class capsules; 3 iterations in the paper.
         primary_relu: add a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
@@ -58,9 +57,6 @@ def sabour2017_capsnet(
         primary=PrimaryCapsules(256, primary_types, 8, 9, 2, activation, uniform_couplings=uniform_primary_couplings),
         capsule_layers=nn.Sequential(class_caps),
         decoder=DenseDecoder(len(classes), 16, (channels, *image_size), widths) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
 
 
@@ -78,8 +74,6 @@ def _cnn(
 
     Args:
         image_size: (height, width), at least 1×1, or 4×4 with max-pools.
-        channels: channels of the images.
-        classes: names of the classes.
         dropout: probability of zeroing an element before the last layer; the paper names dropout without a rate.
     """
     layers: list[nn.Module] = []
@@ -89,9 +83,7 @@ def _cnn(
         before = after
     rows, columns = grid_after(image_size, [(2, 2) for _, _, pool in convolutions if pool])
     layers += dense_layers(before * rows * columns, *widths, classes=len(classes), dropout=dropout)
-    return ConvolutionalClassifier(
-        nn.Sequential(*layers), image_size=image_size, channels=channels, classes=classes, activation=activation
-    )
+    return ConvolutionalClassifier(nn.Sequential(*layers), activation=activation)
 
 
 register_variant(

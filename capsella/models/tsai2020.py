@@ -42,8 +42,6 @@ def tsai2020_resnet(
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 32×32.
-        channels: channels of the images.
-        classes: names of the classes.
         routing: routing of all three capsule layers; only inverted attention can route them concurrently.
         concurrent: update all layers in every round, as in the paper, instead of routing one layer after the other.
         types: capsule types of every layer except the class capsules.
@@ -58,10 +56,6 @@ def tsai2020_resnet(
         backbone=_backbone(channels, norm),
         primary=LayerNormPrimaryCapsules(BLOCKS[-1], types, POSE),
         capsule_layers=_capsules(grid, types, len(classes), routing, concurrent),
-        decoder=None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
         scores=LogActivations() if routing.has_activations else PoseScores(POSE),
     )
 

@@ -30,7 +30,6 @@ def zhao2021_cluster_capsnet(
     Args:
         image_size: (height, width), at least 1×1; the authors' is 32×32.
         channels: channels of the images; 2 for both cameras of smallNORB.
-        classes: names of the classes.
         types: capsule types of every layer except the class capsules (the authors' C).
         votes: votes of a child type for each parent (the authors' K).
         pose: elements of a pose (the authors' D).
@@ -46,10 +45,6 @@ def zhao2021_cluster_capsnet(
         backbone=prepare,
         primary=nn.Sequential(PixelCapsules(types), layers[0]),
         capsule_layers=nn.Sequential(*layers[1:]),
-        decoder=None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
         scores=PoseScores(read),
     )
 

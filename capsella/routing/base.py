@@ -14,7 +14,7 @@ from capsella.errors import check_argument, check_types, unknown_name
 from capsella.routing.backends import Backend, choose_layer_backend
 from capsella.routing.convolution import RoutingInputs, capsule_votes
 from capsella.routing.functional import checkpointed_in_chunks
-from capsella.routing.recording import is_recording, record_routed, trace_count
+from capsella.routing.recording import record_routed, trace_count
 from capsella.routing.votes import DenseVotes, FusedVotes
 from capsella.types import CapsuleLogits, Capsules
 
@@ -112,8 +112,7 @@ class Routing(ABC):
         def route(children: Capsules) -> Capsules:
             chunk, before = inputs.with_children(children), trace_count()
             routed = self.route_inputs(chunk, **parameters)
-            if is_recording():
-                record_routed(self.name, before, routed.couplings, routed.poses, routed.activations)
+            record_routed(self.name, before, routed.couplings, routed.poses, routed.activations)
             return chunk.parents(routed.poses, routed.activations)
 
         return checkpointed_in_chunks(route, Capsules(inputs.poses, inputs.activations), inputs.shape.votes_per_image)
@@ -145,10 +144,7 @@ class LogisticRouting(Routing):
         Raises:
             ValueError: the requested backend does not return log-odds.
         """
-        before = trace_count()
         routed = self.route_logits(*capsule_votes(inputs), **parameters)
-        if is_recording():
-            record_routed(self.name, before, routed.couplings, routed.poses, routed.log_odds.sigmoid())
         return inputs.parent_logits(routed.poses, routed.log_odds)
 
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
@@ -175,17 +171,12 @@ class ProductRouting(Routing):
 
     def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
         """See `Routing`."""
-        backend = self.backend_for(inputs)
+        backend = choose_layer_backend(self, inputs)
         if backend == "native":
             routed = self.route_votes(FusedVotes(inputs), inputs, **parameters)
             return inputs.parents(routed.poses, routed.activations)
         chosen = cast(Routing, dataclasses.replace(cast(Any, self), backend=backend))
         return Routing.route_windows(chosen, inputs, **parameters)
-
-    def backend_for(self, inputs: RoutingInputs) -> Backend:
-        """Return the backend that runs for a layer; see `choose_layer_backend`."""
-        slower = f"{self.name.replace('_', '-')} routing runs in PyTorch, three to ten times slower"
-        return choose_layer_backend(self.backend, self.fused, inputs, slower)
 
 
 ROUTINGS: dict[str, type[Routing]] = {}

@@ -13,14 +13,19 @@ from torch import Tensor
 from capsella import _native
 from capsella._native import kernels
 from capsella.errors import check_argument
-from capsella.routing.backends import choose_backend, tensor_obstacle, warn_of_eager
+from capsella.routing.backends import (
+    choose_backend,
+    define_operator,
+    detached_arrays,
+    refuse_second_derivatives,
+    tensor_obstacle,
+    warn_of_eager,
+)
 from capsella.routing.functional import is_traced
-from capsella.routing.native import define_operator, detached_arrays, refuse_second_derivatives
 from capsella.routing.reference.agreement import VARIANCE_EPSILON, cluster_routing_reference
 
 BACKENDS = ("reference", "eager", "native")
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of votes that the native kernels read without conversion
-SLOWER = "cluster routing runs in PyTorch, and its networks up to 2 times slower"
 
 
 class Clustered(NamedTuple):
@@ -68,7 +73,7 @@ def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto")
         votes = votes.float()
     obstacle = tensor_obstacle("votes", votes, NATIVE_DTYPES)
     if backend == "auto":
-        warn_of_eager(votes, _native.UNAVAILABLE, SLOWER)
+        warn_of_eager("cluster", votes, _native.UNAVAILABLE)
     chosen = choose_backend(backend, BACKENDS, auto="eager" if obstacle is not None or is_traced() else "native")
     if chosen == "native":
         if obstacle is not None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import ArgumentError, check_argument
+from capsella.errors import check_argument
 from capsella.routing.base import ROUTINGS
 from capsella.routing.recording import RoutingTrace
 
@@ -45,13 +45,10 @@ def coupling_entropy(couplings: Float[Tensor, "b i j"]) -> Float[Tensor, "b i"]:
     that goes to no parent has an entropy of 0. Couplings of NaN have an entropy of NaN.
 
     Raises:
-        ArgumentError: not three axes, fewer than two parents, or a negative coupling.
+        ArgumentError: not three axes, or fewer than two parents.
     """
     shape = tuple(couplings.shape)
     check_argument(len(shape) == 3 and shape[2] > 1, "be [b i j] with at least 2 parents j", couplings=shape)
-    if (couplings < 0).any():
-        least = couplings.min().item()
-        raise ArgumentError("couplings", "not be negative", least, shown=f"{least:.3g}")
     total = couplings.sum(2, keepdim=True)
     shares = torch.where(total == 0, 0, couplings / total)
     return torch.special.entr(shares).sum(2) / math.log(shape[2])
@@ -61,12 +58,7 @@ def dead_share(activations: Float[Tensor, "n c"], threshold: float = DEAD_BELOW)
     """Return the share of the c capsule types whose activation stays below `threshold` in all n rows.
 
     Rows are images, or their positions. The share is NaN where an activation is.
-
-    Raises:
-        ArgumentError: not two axes, or no rows or types.
     """
-    shape = tuple(activations.shape)
-    check_argument(len(shape) == 2 and 0 not in shape, "be [n c], at least one of each", activations=shape)
     largest = activations.amax(0)
     return float("nan") if largest.isnan().any() else (largest < threshold).double().mean().item()
 
@@ -82,38 +74,31 @@ def diagnose(recorded: Iterable[Sequence[RoutingTrace]]) -> list[LayerDiagnostic
         One entry per routed layer, in the order of the forward pass; none for a model without routing.
     """
     batches = [
-        [_summary(index, trace) for index, trace in enumerate(traces, 1) if trace.couplings[-1].shape[2] > 1]
+        [_summary(number, trace) for number, trace in enumerate(traces, 1) if trace.couplings[-1].shape[2] > 1]
         for traces in recorded
     ]
-    return [_merge(summaries) for summaries in zip(*batches, strict=True)]
+    return [_merge(*zip(*summaries, strict=True)) for summaries in zip(*batches, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Summary:
-    """One layer and batch without its couplings."""
-
-    name: str
-    routing: str
-    rows: int  # images · positions, the weight of this batch in the mean
-    entropy: list[float]  # per iteration
-    highest: Tensor  # [j], the highest activation in the batch
+def _summary(number: int, trace: RoutingTrace) -> tuple[int, str, int, Tensor, Tensor]:
+    """Return number and routing of a layer, its images · positions, entropies by iteration, highest activations [j]."""
+    entropy = torch.stack([coupling_entropy(couplings.float()).mean().cpu() for couplings in trace.couplings])
+    return number, trace.name, len(trace.couplings[-1]), entropy, trace.activations[-1].float().amax(0).cpu()
 
 
-def _summary(index: int, trace: RoutingTrace) -> _Summary:
-    entropy = [coupling_entropy(couplings.float()).mean().item() for couplings in trace.couplings]
-    highest = trace.activations[-1].float().amax(0).cpu()
-    return _Summary(f"routing layer {index} ({trace.name})", trace.name, len(trace.couplings[-1]), entropy, highest)
-
-
-def _merge(batches: Sequence[_Summary]) -> LayerDiagnostics:
-    rows = sum(batch.rows for batch in batches)
-    iterations = zip(*(batch.entropy for batch in batches), strict=True)
-    highest = torch.stack([batch.highest for batch in batches])
-    parents, kind = highest.shape[1], ROUTINGS.get(batches[0].routing)
+def _merge(
+    numbers: Sequence[int],
+    names: Sequence[str],
+    rows: Sequence[int],
+    entropies: Sequence[Tensor],
+    highest: Sequence[Tensor],
+) -> LayerDiagnostics:
+    mean = torch.tensor(rows, dtype=torch.float64) @ torch.stack(list(entropies)).double() / sum(rows)
+    parents, kind = len(highest[0]), ROUTINGS.get(names[0])
     sums_to_one = kind is not None and kind.activation_kind == "shares"
     return LayerDiagnostics(
-        name=batches[0].name,
+        name=f"routing layer {numbers[0]} ({names[0]})",
         parents=parents,
-        entropy=tuple(sum(e * b.rows for e, b in zip(row, batches, strict=True)) / rows for row in iterations),
-        dead_share=dead_share(highest, DEAD_BELOW / parents if sums_to_one else DEAD_BELOW),
+        entropy=tuple(mean.tolist()),
+        dead_share=dead_share(torch.stack(list(highest)), DEAD_BELOW / parents if sums_to_one else DEAD_BELOW),
     )

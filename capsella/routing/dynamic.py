@@ -11,19 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.backends import FUSED, Backend, choose_backend, choose_layer_backend
+from capsella.routing.backends import FUSED, Backend, Call, Kernel, choose_backend, choose_layer_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.convolution import RoutingInputs, RoutingShape, gather_windows
+from capsella.routing.convolution import RoutingInputs, RoutingShape
 from capsella.routing.functional import check_iterations, check_shape, check_votes, length, squash
-from capsella.routing.native import Call, Kernel
 from capsella.routing.recording import new_trace
 from capsella.routing.reference.agreement import dynamic_routing_reference
 from capsella.routing.votes import DenseVotes, Votes
 from capsella.types import Capsules
-
-# The times are in docs/reference/speed.md.
-SLOWER = "dynamic routing runs in PyTorch, 3 to 10 times slower"
-SLOWER_TIED = "dynamic routing with tied weights runs in PyTorch, 1.5 to 3 times slower"
 
 
 def dynamic_routing(
@@ -66,18 +61,17 @@ def dynamic_routing(
 
 
 def dynamic_procedure(votes: Votes, logits: Tensor, iterations: int, bias: Tensor | None, leaky: bool) -> Routed:
-    """Run Procedure 1 from zero `logits`: [b j i], or [b j m k] if a child i is given by its type m and slot k."""
+    """Run Procedure 1 from zero `logits` [b j i]."""
     trace = new_trace("dynamic")
     for iteration in range(iterations):
         couplings = _softmax_over_parents(logits, leaky)
         s = votes.sums(couplings)  # [b j d]
         v = squash(s if bias is None else s + bias)
         activations = length(v)
-        by_child = couplings.transpose(1, -1).flatten(1, -2)  # [b i j]
-        trace.add(by_child, v, activations)
+        trace.add(couplings.transpose(1, 2), v, activations)
         if iteration < iterations - 1:
             logits = logits + votes.agreements(v)
-    return Routed(v, activations, by_child)
+    return Routed(v, activations, couplings.transpose(1, 2))
 
 
 def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
@@ -86,53 +80,6 @@ def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
         return logits.softmax(1)
     leak = torch.zeros_like(logits[:, :1])
     return torch.cat([leak, logits], 1).softmax(1)[:, 1:]
-
-
-class TiedVotes:
-    """The votes of a tied layer: their sums and agreements are exact, but no vote is ever made.
-
-    The weight W of a pair of types does not depend on the slot k of a child, so it can be taken out of both sums of
-    Procedure 1. With children i = (k, m) of type m in slot k:
-
-        s_j       = Σ_km c_kmj (u_km W_mj + o_k)  = Σ_m (Σ_k c_kmj u_km) W_mj + Σ_k (Σ_m c_kmj) o_k
-        û_kmj·v_j = (u_km W_mj + o_k)·v_j         = u_km·(v_j W_mjᵀ) + o_k·v_j
-
-    W maps each row of a matrix pose separately, and the scalar product of two matrices is the sum of those of their
-    rows. Gradients reach the vote offset, too.
-    """
-
-    def __init__(self, inputs: RoutingInputs) -> None:
-        self.shape = inputs.shape
-        n, k, m, j, q, e = self.shape.n, self.shape.k, self.shape.c_in, self.shape.c_out, self.shape.q, self.shape.e
-        u = gather_windows(inputs.poses, inputs.geometry).reshape(n, k, m, self.shape.r * q)
-        self.u = u.transpose(1, 2)  # [n m k p]
-        self.W = inputs.weight[0, 0].transpose(0, 1).reshape(j, m * q, e)  # [j (m q) e]
-        self.offset = None  # [n k d]
-        if inputs.vote_offset is not None:
-            o = gather_windows(inputs.vote_offset[None, :, :, None], inputs.geometry)  # [1 h' w' kh kw 1 d]
-            self.offset = o.expand(self.shape.batch, *o.shape[1:]).reshape(n, k, self.shape.d)
-
-    def no_logits(self) -> Tensor:
-        """Return zeros [n j m k]."""
-        return self.u.new_zeros(self.shape.n, self.shape.c_out, self.shape.c_in, self.shape.k)
-
-    def sums(self, weights: Tensor) -> Tensor:
-        """Return Σ_i c_ij û_j|i [n j d] for couplings [n j m k]."""
-        n, m, j, r, q = self.shape.n, self.shape.c_in, self.shape.c_out, self.shape.r, self.shape.q
-        mean_pose = weights.transpose(1, 2) @ self.u  # [n m j p]
-        mean_pose = mean_pose.reshape(n, m, j, r, q).permute(2, 0, 3, 1, 4)
-        s = mean_pose.reshape(j, n * r, m * q) @ self.W  # [j (n r) e]
-        s = s.reshape(j, n, self.shape.d).transpose(0, 1)
-        return s if self.offset is None else s + weights.sum(2) @ self.offset
-
-    def agreements(self, poses: Tensor) -> Tensor:
-        """Return û_j|i · v_j [n j m k] for poses v [n j d]."""
-        n, m, j, r, q = self.shape.n, self.shape.c_in, self.shape.c_out, self.shape.r, self.shape.q
-        rows = poses.reshape(n, j, r, self.shape.e).transpose(0, 1)  # [j n r e]
-        g = rows.reshape(j, n * r, self.shape.e) @ self.W.transpose(1, 2)  # [j (n r) (m q)]
-        g = g.reshape(j, n, r, m, q).permute(1, 3, 0, 2, 4)  # [n m j r q]
-        logits = (g.reshape(n, m, j, r * q) @ self.u.transpose(2, 3)).transpose(1, 2)  # [n j m k]
-        return logits if self.offset is None else logits + (poses @ self.offset.transpose(1, 2)).unsqueeze(2)
 
 
 class _DynamicKernel(Kernel):
@@ -187,11 +134,10 @@ class DynamicRouting(Routing):
         )
 
     def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
-        """Route every window of the grid. A tied layer needs no votes on any device; see `TiedVotes`."""
-        tied, offset = inputs.geometry.tied, inputs.vote_offset
-        no_native = "its tied layers take no vote_offset" if tied and offset is not None else None
-        slower = SLOWER_TIED if tied else SLOWER
-        backend = choose_layer_backend(self.backend, self.fused, inputs, slower, no_native)
+        """See `Routing`."""
+        offset = inputs.vote_offset
+        no_native = "its tied layers take no vote_offset" if inputs.geometry.tied and offset is not None else None
+        backend = choose_layer_backend(self, inputs, no_native)
         if (bias := parameters.get("bias")) is not None:
             check_shape("bias", bias, (inputs.shape.c_out, inputs.shape.d), "[j d]")
         if backend == "triton":
@@ -207,8 +153,4 @@ class DynamicRouting(Routing):
             tensors = {"poses": inputs.poses, "weight": inputs.weight, "vote_offset": offset, "bias": bias}
             options = {"sizes": list(inputs.shape), "iterations": self.iterations, "leaky": self.leaky}
             return Capsules(*KERNEL({**tensors, **options}))
-        if tied and backend == "eager":
-            tied_votes = TiedVotes(inputs)
-            routed = dynamic_procedure(tied_votes, tied_votes.no_logits(), self.iterations, bias, self.leaky)
-            return inputs.parents(routed.poses, routed.activations)
         return Routing.route_windows(replace(self, backend=backend), inputs, **parameters)

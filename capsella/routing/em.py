@@ -15,92 +15,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.errors import check_argument, not_negative
-from capsella.routing.backends import FUSED, Backend, choose_backend, choose_layer_backend
+from capsella.routing.backends import FUSED, Backend, MixtureKernel, choose_backend, choose_layer_backend
 from capsella.routing.base import LogisticRouting, Routed, RoutedLogits, register_routing, stack_images
 from capsella.routing.convolution import RoutingInputs, bfloat16_factors, capsule_votes, slot_positions
 from capsella.routing.fixed import random_couplings
-from capsella.routing.functional import check_iterations, check_shape, check_votes
-from capsella.routing.native import MixtureKernel
+from capsella.routing.functional import check_iterations, check_shape, check_votes, widened
 from capsella.routing.recording import is_recording, new_trace
 from capsella.routing.reference.gaussians import STANDARDISED_COST_EPSILON, em_layer_reference, em_routing_reference
 from capsella.routing.votes import DenseVotes, GaussianVotes, distances_to, shares_of
 from capsella.types import CapsuleLogits
 
-SLOWER = "EM routing runs in PyTorch, 10 to 20 times slower"  # the times are in docs/reference/speed.md
 LogNormaliser = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class EMSettings:
-    """Options of the EM procedure.
-
-    Raises:
-        ArgumentError: a number outside its range.
-    """
-
-    iterations: int = 3
-    """Routing iterations; Hinton et al. 2018 find 2 and 3 best. With 1, couplings stay as they start."""
-    inverse_temperature: float = 0.01
-    """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … The authors' code has this schedule with
-    0.01, but its costs are twice the paper's, so 0.02 is the same here (0.005 in its class capsules)."""
-    inverse_temperature_decay: float = 0.95
-    """Decay of that schedule; 0 keeps λ at λ_final in every iteration."""
-    variance_floor: float = 1e-4
-    """Smaller variances σ² are raised to this value. (The authors' code adds 5e-4 to every σ², the thesis ε.)"""
-    cost_scale: float | None = None
-    """None charges a parent for the data Σ_i r_ij that it receives, as published. A number scales these data so that a
-    uniform share of fully active children counts as this many, whatever the numbers of children and parents (public
-    code: 100)."""
-    standardise_costs: bool = False
-    """Standardise the costs over the types at a position before the logistic function (Forslöv 2018, Algorithm 2, lines
-    15–18). Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with
-    the cost; here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0,
-    1.95, 2.85, suits them. Layers of fewer than three types raise an error: two costs always standardise to ±1."""
-    early_likelihood_weight: float = 1.0
-    """τ of every E-step except the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j); the paper
-    has 1. Starting from uniform couplings, an E-step and the following M-step multiply the differences between the
-    parents' means by up to τ times the largest eigenvalue (1 to D) of the correlation matrix of the votes' D elements.
-    With τ = 1, couplings become more peaked by this factor each time, and gradients grow with them; with 1/D they do
-    not. (Annealed EM, Ueda and Nakano 1998, tempers all steps.) The last E-step keeps τ = 1, so τ does not matter with
-    two iterations."""
-    start: Literal["uniform", "random"] = "uniform"
-    """Couplings of the first iteration: `uniform` (the paper), or `random`, drawn once from `start_seed`. With one
-    iteration they stay so: ablations that test whether iterations contribute anything."""
-    start_seed: int = 0
-    """Seed of random couplings."""
-
-    def __post_init__(self) -> None:
-        check_iterations(self.iterations)
-        decay, scale = self.inverse_temperature_decay, self.cost_scale
-        check_argument(self.inverse_temperature > 0, "be above 0", inverse_temperature=self.inverse_temperature)
-        check_argument(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)
-        check_argument(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
-        check_argument(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
-        check_argument(
-            0 < self.early_likelihood_weight <= 1,
-            "be above 0 and at most 1",
-            early_likelihood_weight=self.early_likelihood_weight,
-        )
-        check_argument(self.start in ("uniform", "random"), "be 'uniform' or 'random'", start=self.start)
-        not_negative(start_seed=self.start_seed)
-
-    def likelihood_weight_at(self, iteration: int) -> float:
-        """Return τ_t of the E-step after iteration t = 0, 1, …; the last E-step follows iteration `iterations` − 2."""
-        return self.early_likelihood_weight if iteration < self.iterations - 2 else 1.0
-
-    def inverse_temperature_at(self, iteration: int) -> float:
-        """Return λ_t of iteration t = 0, 1, …"""
-        return self.inverse_temperature * (1 - self.inverse_temperature_decay ** (iteration + 1))
-
-    def start_couplings(self, children: int, parents: int) -> Float[Tensor, "i j"]:
-        """Return the initial couplings of the children in a window with the parents at its site.
-
-        They are float64, on the CPU, and sum to 1 over the parents. If the parents of several windows compete for a
-        child (`competition="all"`), its R_ij in each window is this value divided by the number of these windows.
-        """
-        if self.start == "random":
-            return random_couplings(children, parents, self.start_seed)
-        return torch.full((children, parents), 1 / parents, dtype=torch.float64)
 
 
 def em_routing(
@@ -110,7 +35,7 @@ def em_routing(
     beta_a: Float[Tensor, " j"],
     iterations: int = 3,
     *,
-    backend: str = "auto",
+    backend: Backend = "auto",
     **options: Any,
 ) -> Routed:
     """Fit a Gaussian per parent to the votes of active children, by expectation and maximisation ([H], Procedure 1).
@@ -122,7 +47,7 @@ def em_routing(
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
         beta_u: [j], cost of describing a parent's data, per datum and pose element.
         beta_a: [j], gain from the parent's being active.
-        iterations, options: the fields of `EMSettings`.
+        iterations, options: fields of `EMRouting`; `competition` and `votes` matter only to layers.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
@@ -134,24 +59,8 @@ def em_routing(
     >>> em_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), torch.zeros(3), torch.zeros(3)).poses.shape
     torch.Size([2, 3, 16])
     """
-    return _route(votes, activations, beta_u, beta_a, EMSettings(iterations, **options), backend).routed()
-
-
-def _route(
-    votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, backend: str
-) -> RoutedLogits:
-    """Route as `em_routing` does, with options from `settings`, and return log-odds."""
-    check_votes(votes)
-    parents = (votes.shape[2],)
-    check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
-    check_shape("beta_u", beta_u, parents, "[j]")
-    check_shape("beta_a", beta_a, parents, "[j]")
-    dtype = torch.promote_types(votes.dtype, torch.float32)
-    votes, activations, beta_u, beta_a = (x.to(dtype) for x in (votes, activations, beta_u, beta_a))
-    with torch.autocast(votes.device.type, enabled=False):
-        if choose_backend(backend) == "reference":
-            return stack_images(em_routing_reference(votes, activations, beta_u, beta_a, settings), votes)
-        return em_procedure(DenseVotes(votes), activations, beta_u, beta_a, settings, compete_here)
+    routing = EMRouting(iterations, backend=backend, **options)
+    return routing.route(votes, activations, beta_u=beta_u, beta_a=beta_a)
 
 
 def em_procedure(
@@ -159,7 +68,7 @@ def em_procedure(
     activations: Tensor,
     beta_u: Tensor,
     beta_a: Tensor,
-    settings: EMSettings,
+    settings: "EMRouting",
     log_normaliser: LogNormaliser,
 ) -> RoutedLogits:
     """Run Procedure 1 for the votes of i children with activations [n i].
@@ -203,10 +112,10 @@ def _log_odds(
     variance: Tensor,
     beta_u: Tensor,
     beta_a: Tensor,
-    settings: EMSettings,
+    settings: "EMRouting",
     iteration: int,
 ) -> Tensor:
-    """Return λ_t (β_a − Σ_d (β_u + ln σ_d) Σ_i r_ij) [n j], the log-odds of a_j, with the options of `EMSettings`."""
+    """Return λ_t (β_a − Σ_d (β_u + ln σ_d) Σ_i r_ij) [n j], the log-odds of a_j, with the options of `EMRouting`."""
     if settings.cost_scale is not None:
         data = data * settings.cost_scale / uniform_share
     cost = (variance.shape[2] * beta_u + 0.5 * variance.log().sum(2)) * data
@@ -251,12 +160,47 @@ KERNEL = MixtureKernel(
 
 @register_routing
 @dataclass(frozen=True)
-class EMRouting(EMSettings, LogisticRouting):
-    """Options of `em_routing` for a capsule layer."""
+class EMRouting(LogisticRouting):
+    """Options of `em_routing` for a capsule layer.
+
+    Raises:
+        ArgumentError: a number outside its range.
+    """
 
     name: ClassVar[str] = "em"
     fused: ClassVar[tuple[str, ...]] = FUSED
     compares_poses: ClassVar[bool] = True
+
+    iterations: int = 3
+    """Routing iterations; Hinton et al. 2018 find 2 and 3 best. With 1, couplings stay as they start."""
+    inverse_temperature: float = 0.01
+    """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … The authors' code has this schedule with
+    0.01, but its costs are twice the paper's, so 0.02 is the same here (0.005 in its class capsules)."""
+    inverse_temperature_decay: float = 0.95
+    """Decay of that schedule; 0 keeps λ at λ_final in every iteration."""
+    variance_floor: float = 1e-4
+    """Smaller variances σ² are raised to this value. (The authors' code adds 5e-4 to every σ², the thesis ε.)"""
+    cost_scale: float | None = None
+    """None charges a parent for the data Σ_i r_ij that it receives, as published. A number scales these data so that a
+    uniform share of fully active children counts as this many, whatever the numbers of children and parents (public
+    code: 100)."""
+    standardise_costs: bool = False
+    """Standardise the costs over the types at a position before the logistic function (Forslöv 2018, Algorithm 2, lines
+    15–18). Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with
+    the cost; here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0,
+    1.95, 2.85, suits them. Layers of fewer than three types raise an error: two costs always standardise to ±1."""
+    early_likelihood_weight: float = 1.0
+    """τ of every E-step except the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j); the paper
+    has 1. Starting from uniform couplings, an E-step and the following M-step multiply the differences between the
+    parents' means by up to τ times the largest eigenvalue (1 to D) of the correlation matrix of the votes' D elements.
+    With τ = 1, couplings become more peaked by this factor each time, and gradients grow with them; with 1/D they do
+    not. (Annealed EM, Ueda and Nakano 1998, tempers all steps.) The last E-step keeps τ = 1, so τ does not matter with
+    two iterations."""
+    start: Literal["uniform", "random"] = "uniform"
+    """Couplings of the first iteration: `uniform` (the paper), or `random`, drawn once from `start_seed`. With one
+    iteration they stay so: ablations that test whether iterations contribute anything."""
+    start_seed: int = 0
+    """Seed of random couplings."""
 
     competition: Literal["all", "types"] = "all"
     """Which parents compete for a child in a convolution. all: every type at every site whose window holds the child
@@ -277,11 +221,41 @@ class EMRouting(EMSettings, LogisticRouting):
     """The implementation that runs."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_iterations(self.iterations)
+        decay, scale = self.inverse_temperature_decay, self.cost_scale
+        check_argument(self.inverse_temperature > 0, "be above 0", inverse_temperature=self.inverse_temperature)
+        check_argument(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)
+        check_argument(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
+        check_argument(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
+        check_argument(
+            0 < self.early_likelihood_weight <= 1,
+            "be above 0 and at most 1",
+            early_likelihood_weight=self.early_likelihood_weight,
+        )
+        check_argument(self.start in ("uniform", "random"), "be 'uniform' or 'random'", start=self.start)
+        not_negative(start_seed=self.start_seed)
         scale, kinds = self.beta_a_scale, ("auto", "float32", "bfloat16")
         check_argument(scale is None or scale > 0, "be above 0 or None", beta_a_scale=scale)
         check_argument(self.competition in ("all", "types"), "be 'all' or 'types'", competition=self.competition)
         check_argument(self.votes in kinds, "be 'auto', 'float32' or 'bfloat16'", votes=self.votes)
+
+    def likelihood_weight_at(self, iteration: int) -> float:
+        """Return τ_t of the E-step after iteration t = 0, 1, …; the last E-step follows iteration `iterations` − 2."""
+        return self.early_likelihood_weight if iteration < self.iterations - 2 else 1.0
+
+    def inverse_temperature_at(self, iteration: int) -> float:
+        """Return λ_t of iteration t = 0, 1, …"""
+        return self.inverse_temperature * (1 - self.inverse_temperature_decay ** (iteration + 1))
+
+    def start_couplings(self, children: int, parents: int) -> Float[Tensor, "i j"]:
+        """Return the initial couplings of the children in a window with the parents at its site.
+
+        They are float64, on the CPU, and sum to 1 over the parents. If the parents of several windows compete for a
+        child (`competition="all"`), its R_ij in each window is this value divided by the number of these windows.
+        """
+        if self.start == "random":
+            return random_couplings(children, parents, self.start_seed)
+        return torch.full((children, parents), 1 / parents, dtype=torch.float64)
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """Return β_u and β_a (or b, see `beta_a_scale`), one of each per parent type.
@@ -298,8 +272,10 @@ class EMRouting(EMSettings, LogisticRouting):
         first = super().init_parameters(types, pose, children, child_pose)
         return first if self.beta_a_scale is None else {**first, "beta_a": -torch.ones(types)}
 
-    def _betas(self, parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return β_u and β_a from the parameters that a layer has learned."""
+    def _betas(self, parameters: dict[str, Tensor], types: int) -> tuple[Tensor, Tensor]:
+        """Return β_u and β_a from the parameters that a layer has learned for its parent types."""
+        for argument in ("beta_u", "beta_a"):
+            check_shape(argument, parameters[argument], (types,), "[j]")
         scale = 1.0 if self.beta_a_scale is None else self.beta_a_scale
         return parameters["beta_u"], scale * parameters["beta_a"]
 
@@ -309,17 +285,19 @@ class EMRouting(EMSettings, LogisticRouting):
 
     def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
         """See `LogisticRouting`; all parents of these votes compete."""
-        beta_u, beta_a = self._betas(parameters)
-        return _route(votes, activations, beta_u, beta_a, self, self.backend)
+        check_votes(votes)
+        V, a, beta_u, beta_a = widened(votes, activations, *self._betas(parameters, votes.shape[2]))
+        with torch.autocast(votes.device.type, enabled=False):
+            if choose_backend(self.backend) == "reference":
+                return stack_images(em_routing_reference(V, a, beta_u, beta_a, self), V)
+            return em_procedure(DenseVotes(V), a, beta_u, beta_a, self, compete_here)
 
     def route_window_logits(self, inputs: RoutingInputs, **parameters: Tensor) -> CapsuleLogits:
         """See `LogisticRouting`; with `competition="all"`, windows compete for the children they share."""
-        betas, everywhere = self._betas(parameters), self.competition == "all"
-        for argument, beta in zip(("beta_u", "beta_a"), betas, strict=True):
-            check_shape(argument, beta, (inputs.shape.c_out,), "[j]")
+        betas, everywhere = self._betas(parameters, inputs.shape.c_out), self.competition == "all"
         if self.votes == "bfloat16":
             inputs = bfloat16_factors(inputs)
-        backend = choose_layer_backend(self.backend, self.fused, inputs, SLOWER)
+        backend = choose_layer_backend(self, inputs)
         if backend == "native":
             return self._route_native(inputs, betas)
         if backend == "triton":

@@ -39,6 +39,14 @@ def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str
         raise ArgumentError(argument, f"have shape {axes} = {shape}", tuple(tensor.shape))
 
 
+def widened(votes: Tensor, activations: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+    """Check votes [b i j d] and activations [b i], and return all arguments in the votes' dtype, at least float32."""
+    check_votes(votes)
+    check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
+    dtype = torch.promote_types(votes.dtype, torch.float32)
+    return tuple(tensor.to(dtype) for tensor in (votes, activations, *parameters))
+
+
 def squash(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """Shrink a vector to a length below 1, keeping its direction (Sabour et al. 2017, Eq. 1).
 

@@ -13,35 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.errors import check_argument
-from capsella.routing.backends import Backend, choose_backend, choose_layer_backend
+from capsella.routing.backends import Backend, MixtureKernel, choose_backend, choose_layer_backend
 from capsella.routing.base import LogisticRouting, Routed, RoutedLogits, register_routing, stack_images
 from capsella.routing.convolution import RoutingInputs
-from capsella.routing.functional import check_iterations, check_shape, check_votes
-from capsella.routing.native import MixtureKernel
+from capsella.routing.functional import check_iterations, check_shape, check_votes, widened
 from capsella.routing.recording import is_recording, new_trace
 from capsella.routing.reference.gaussians import heinsen_routing_reference
 from capsella.routing.votes import DenseVotes, distances_to, shares_of
 from capsella.types import CapsuleLogits
-
-SLOWER = "Heinsen routing runs in PyTorch, 10 to 20 times slower"
-
-
-@dataclass(frozen=True)
-class HeinsenSettings:
-    """Options of Heinsen routing, Algorithm 1.
-
-    Raises:
-        ArgumentError: a number outside its range.
-    """
-
-    iterations: int = 3
-    """Routing iterations; 1 leaves every coupling uniform."""
-    epsilon: float = 1e-5
-    """ε, added to the variance, and to Σ_i use_ij where a parent's mean and variance divide by it (authors' code)."""
-
-    def __post_init__(self) -> None:
-        check_iterations(self.iterations)
-        check_argument(self.epsilon > 0, "be above 0", epsilon=self.epsilon)
 
 
 def heinsen_routing(
@@ -53,7 +32,7 @@ def heinsen_routing(
     iterations: int = 3,
     *,
     epsilon: float = 1e-5,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Routed:
     """Fit a Gaussian per parent to the votes; activate a parent by what using children gains and ignoring them costs.
 
@@ -67,7 +46,7 @@ def heinsen_routing(
         beta_use, beta_ignore: [i j], what a parent gains by using a child, and what it pays for ignoring it; [1 j] is
             shared by all children.
         bias: [i j d], or [1 j d] for all children, added to the votes (B of the paper); None is zero.
-        iterations, epsilon: the fields of `HeinsenSettings`.
+        iterations, epsilon: fields of `HeinsenRouting`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
@@ -80,37 +59,12 @@ def heinsen_routing(
     >>> heinsen_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), gain, cost).poses.shape
     torch.Size([2, 3, 16])
     """
-    settings = HeinsenSettings(iterations, epsilon)
-    return _route(votes, activations, beta_use, beta_ignore, bias, settings, backend).routed()
-
-
-def _route(
-    votes: Tensor,
-    activations: Tensor,
-    beta_use: Tensor,
-    beta_ignore: Tensor,
-    bias: Tensor | None,
-    settings: HeinsenSettings,
-    backend: str,
-) -> RoutedLogits:
-    """Route as `heinsen_routing` does, with options from `settings`, and return scores, which are the log-odds."""
-    check_votes(votes)
-    _, i, j, d = votes.shape
-    check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
-    _check_parameters(beta_use, beta_ignore, bias, (i, j, d))
-    if bias is not None:
-        votes = votes + bias
-    dtype = torch.promote_types(votes.dtype, torch.float32)
-    votes, activations = votes.to(dtype), activations.to(dtype)
-    with torch.autocast(votes.device.type, enabled=False):
-        beta_use, beta_ignore = (beta.to(dtype).expand(i, j) for beta in (beta_use, beta_ignore))
-        if choose_backend(backend) == "reference":
-            return stack_images(heinsen_routing_reference(votes, activations, beta_use, beta_ignore, settings), votes)
-        return _procedure(DenseVotes(votes), activations, beta_use, beta_ignore, settings)
+    parameters = {"beta_use": beta_use, "beta_ignore": beta_ignore, **({} if bias is None else {"bias": bias})}
+    return HeinsenRouting(iterations, epsilon, backend=backend).route(votes, activations, **parameters)
 
 
 def _procedure(
-    votes: DenseVotes, activations: Tensor, beta_use: Tensor, beta_ignore: Tensor, settings: HeinsenSettings
+    votes: DenseVotes, activations: Tensor, beta_use: Tensor, beta_ignore: Tensor, settings: "HeinsenRouting"
 ) -> RoutedLogits:
     """Run Algorithm 1 for the votes of i children with activations [n i]; both β are [i j]."""
     trace = new_trace("heinsen")
@@ -138,19 +92,31 @@ KERNEL = MixtureKernel("heinsen", "HeinsenOptions", iterations="int", epsilon="f
 
 @register_routing
 @dataclass(frozen=True)
-class HeinsenRouting(HeinsenSettings, LogisticRouting):
-    """Options of `heinsen_routing` for a capsule layer. In a convolution the types at one site compete."""
+class HeinsenRouting(LogisticRouting):
+    """Options of `heinsen_routing` for a capsule layer. In a convolution the types at one site compete.
+
+    Raises:
+        ArgumentError: a number outside its range.
+    """
 
     name: ClassVar[str] = "heinsen"
     fused: ClassVar[tuple[str, ...]] = ("native",)
     compares_poses: ClassVar[bool] = True
 
+    iterations: int = 3
+    """Routing iterations; 1 leaves every coupling uniform."""
+    epsilon: float = 1e-5
+    """ε, added to the variance, and to Σ_i use_ij where a parent's mean and variance divide by it (authors' code)."""
     shared: bool = False
     """Share β_use, β_ign and B of a parent type among all children of the window, however many there are."""
     bias: bool = True
     """Learn B, initially zero, which is added to the votes."""
     backend: Backend = "auto"
     """The implementation that runs: reference, eager or native."""
+
+    def __post_init__(self) -> None:
+        check_iterations(self.iterations)
+        check_argument(self.epsilon > 0, "be above 0", epsilon=self.epsilon)
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of β_use and β_ign [i j], and of B [i j d] with `bias`; i = 1 with `shared`."""
@@ -164,12 +130,20 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
 
     def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
         """See `LogisticRouting`; the log-odds are the scores."""
-        betas = parameters["beta_use"], parameters["beta_ignore"]
-        return _route(votes, activations, *betas, parameters.get("bias"), self, self.backend)
+        check_votes(votes)
+        _, i, j, d = votes.shape
+        betas, bias = (parameters["beta_use"], parameters["beta_ignore"]), parameters.get("bias")
+        _check_parameters(*betas, bias, (i, j, d))
+        V, f, *betas_wide = widened(votes if bias is None else votes + bias, activations, *betas)
+        use, ignore = (beta.expand(i, j) for beta in betas_wide)
+        with torch.autocast(votes.device.type, enabled=False):
+            if choose_backend(self.backend) == "reference":
+                return stack_images(heinsen_routing_reference(V, f, use, ignore, self), V)
+            return _procedure(DenseVotes(V), f, use, ignore, self)
 
     def route_window_logits(self, inputs: RoutingInputs, **parameters: Tensor) -> CapsuleLogits:
         """See `LogisticRouting`."""
-        backend = choose_layer_backend(self.backend, self.fused, inputs, SLOWER)
+        backend = choose_layer_backend(self, inputs)
         if backend != "native":
             return LogisticRouting.route_window_logits(replace(self, backend=backend), inputs, **parameters)
         betas, bias = (parameters["beta_use"], parameters["beta_ignore"]), parameters.get("bias")

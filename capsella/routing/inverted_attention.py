@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from capsella.routing.backends import Backend, choose_backend
+from capsella.routing.backends import Backend, choose_backend, choose_layer_backend
 from capsella.routing.base import ActivationKind, ProductRouting, Routed, register_routing
 from capsella.routing.convolution import RoutingInputs, capsule_votes
 from capsella.routing.functional import check_iterations, check_shape, check_votes
@@ -145,7 +145,7 @@ class InvertedAttentionRouting(ProductRouting):
 
     def round(self, inputs: RoutingInputs, poses: Tensor | None, scale: Tensor, shift: Tensor) -> Routed:
         """Run one round of `attend` in every window, from the parents' poses [n j d], or None in the first round."""
-        backend = self.backend_for(inputs)
+        backend = choose_layer_backend(self, inputs)
         if backend != "native":
             return attend(capsule_votes(inputs)[0], poses, scale, shift, backend=backend)
         _check_norm(inputs.shape.d, scale, shift)

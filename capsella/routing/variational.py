@@ -14,46 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.errors import check_argument
-from capsella.routing.backends import Backend, choose_backend, choose_layer_backend
+from capsella.routing.backends import Backend, MixtureKernel, choose_backend, choose_layer_backend
 from capsella.routing.base import LogisticRouting, Routed, RoutedLogits, register_routing, stack_images
 from capsella.routing.convolution import RoutingInputs
-from capsella.routing.functional import check_iterations, check_shape, check_votes
-from capsella.routing.native import MixtureKernel
+from capsella.routing.functional import check_iterations, check_shape, check_votes, widened
 from capsella.routing.recording import is_recording, new_trace
 from capsella.routing.reference.gaussians import variational_routing_reference
 from capsella.routing.votes import DenseVotes, distances_to, shares_of
 from capsella.types import CapsuleLogits
 
-SLOWER = "Variational Bayes routing runs in PyTorch, 10 to 20 times slower"
 SHIFT = 6  # added to the argument of ψ, whose series then has an error of 1e-11
-
-
-@dataclass(frozen=True)
-class VariationalSettings:
-    """Options of variational Bayes routing: iterations, and the priors of the parents.
-
-    Raises:
-        ArgumentError: a number outside its range.
-    """
-
-    iterations: int = 3
-    """Routing iterations; 1 leaves every coupling uniform."""
-    proportions: bool = True
-    """True: R_ij = π_j p_ij / Σ_j π_j p_ij, as in the paper; couplings sum to 1. False: R_ij = p_ij / Σ_j π_j p_ij, as
-    in the authors' code; from the second iteration on, couplings sum to about the number of parents."""
-    concentration: float = 1.0
-    """α₀ of the Dirichlet prior of the parents' proportions π; with 1, all proportions are equally likely."""
-    mean_weight: float = 1.0
-    """κ₀: the number of votes that the prior of a parent's mean counts as; it is centred at zero."""
-    precision: float = 1.0
-    """Ψ₀ of the Wishart prior of a parent's precision, for each pose element."""
-    degrees: float = 2.0
-    """ν₀ − (D − 1), for the Wishart prior's degrees of freedom ν₀ and D pose elements; ν₀ = D + 1 in the paper."""
-
-    def __post_init__(self) -> None:
-        check_iterations(self.iterations)
-        for name in ("concentration", "mean_weight", "precision", "degrees"):
-            check_argument(getattr(self, name) > 0, "be above 0", **{name: getattr(self, name)})
 
 
 def variational_routing(
@@ -62,7 +32,7 @@ def variational_routing(
     bias: Float[Tensor, " j"] | None = None,
     iterations: int = 3,
     *,
-    backend: str = "auto",
+    backend: Backend = "auto",
     **options: Any,
 ) -> Routed:
     """Fit a mixture of Gaussians with priors to the votes of active children: EM whose parents cannot collapse.
@@ -77,7 +47,7 @@ def variational_routing(
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
         bias: [j], β = β_a − β_u; the paper's β_a and β_u matter only by their difference. None is zero.
-        iterations, options: the fields of `VariationalSettings`.
+        iterations, options: fields of `VariationalRouting`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
@@ -89,24 +59,8 @@ def variational_routing(
     >>> variational_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5)).poses.shape
     torch.Size([2, 3, 16])
     """
-    return _route(votes, activations, bias, VariationalSettings(iterations, **options), backend).routed()
-
-
-def _route(
-    votes: Tensor, activations: Tensor, bias: Tensor | None, settings: VariationalSettings, backend: str
-) -> RoutedLogits:
-    """Route as `variational_routing` does, with options from `settings`, and return log-odds."""
-    check_votes(votes)
-    parents = votes.shape[2]
-    bias = votes.new_zeros(parents) if bias is None else bias
-    check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
-    check_shape("bias", bias, (parents,), "[j]")
-    dtype = torch.promote_types(votes.dtype, torch.float32)
-    votes, activations, bias = votes.to(dtype), activations.to(dtype), bias.to(dtype)
-    with torch.autocast(votes.device.type, enabled=False):
-        if choose_backend(backend) == "reference":
-            return stack_images(variational_routing_reference(votes, activations, bias, settings), votes)
-        return _procedure(DenseVotes(votes), activations, bias, settings)
+    routing = VariationalRouting(iterations, backend=backend, **options)
+    return routing.route(votes, activations, **({} if bias is None else {"bias": bias}))
 
 
 class Posterior(NamedTuple):
@@ -120,7 +74,7 @@ class Posterior(NamedTuple):
     log_lambda: Float[Tensor, "n j"]  # E ln|Λ|
 
 
-def _procedure(votes: DenseVotes, activations: Tensor, bias: Tensor, settings: VariationalSettings) -> RoutedLogits:
+def _procedure(votes: DenseVotes, activations: Tensor, bias: Tensor, settings: "VariationalRouting") -> RoutedLogits:
     """Run the procedure for the votes of i children with activations [n i] for parents of bias [j]."""
     trace = new_trace("variational")
     a = activations.unsqueeze(1)  # [n 1 i]
@@ -139,7 +93,7 @@ def _procedure(votes: DenseVotes, activations: Tensor, bias: Tensor, settings: V
     return RoutedLogits(q.m, log_odds, R.transpose(1, 2))
 
 
-def _posterior(votes: DenseVotes, shares: Tensor, data: Tensor, settings: VariationalSettings) -> Posterior:
+def _posterior(votes: DenseVotes, shares: Tensor, data: Tensor, settings: "VariationalRouting") -> Posterior:
     """Return the posterior for each child's share of the parents' data [n j i] and the total data R_j [n j]."""
     mu, variance = votes.moments(shares)
     D = mu.shape[2]
@@ -198,26 +152,53 @@ KERNEL = MixtureKernel(
 
 @register_routing
 @dataclass(frozen=True)
-class VariationalRouting(VariationalSettings, LogisticRouting):
+class VariationalRouting(LogisticRouting):
     """Options of `variational_routing` for a capsule layer.
 
     In a convolution the types at one site compete for the children of its window, as in the authors' code: each window
     is a mixture of its own.
+
+    Raises:
+        ArgumentError: a number outside its range.
     """
 
     name: ClassVar[str] = "variational"
     fused: ClassVar[tuple[str, ...]] = ("native",)
     compares_poses: ClassVar[bool] = True
 
+    iterations: int = 3
+    """Routing iterations; 1 leaves every coupling uniform."""
+    proportions: bool = True
+    """True: R_ij = π_j p_ij / Σ_j π_j p_ij, as in the paper; couplings sum to 1. False: R_ij = p_ij / Σ_j π_j p_ij, as
+    in the authors' code; from the second iteration on, couplings sum to about the number of parents."""
+    concentration: float = 1.0
+    """α₀ of the Dirichlet prior of the parents' proportions π; with 1, all proportions are equally likely."""
+    mean_weight: float = 1.0
+    """κ₀: the number of votes that the prior of a parent's mean counts as; it is centred at zero."""
+    precision: float = 1.0
+    """Ψ₀ of the Wishart prior of a parent's precision, for each pose element."""
+    degrees: float = 2.0
+    """ν₀ − (D − 1), for the Wishart prior's degrees of freedom ν₀ and D pose elements; ν₀ = D + 1 in the paper."""
     bias: bool = True
     """Learn β, one number per parent type, initially zero. Batch normalisation cancels β, so a layer with
     `norm="batch"` needs none."""
     backend: Backend = "auto"
     """The implementation that runs: reference, eager or native."""
 
+    def __post_init__(self) -> None:
+        check_iterations(self.iterations)
+        for name in ("concentration", "mean_weight", "precision", "degrees"):
+            check_argument(getattr(self, name) > 0, "be above 0", **{name: getattr(self, name)})
+
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """Return the shape [j] of the bias, if there is one."""
         return {"bias": (types,)} if self.bias else {}
+
+    def _bias(self, parameters: dict[str, Tensor], like: Tensor, types: int) -> Tensor:
+        """Return β [j] of the parent types; zeros if it is not learned."""
+        bias = parameters.get("bias", like.new_zeros(types))
+        check_shape("bias", bias, (types,), "[j]")
+        return bias
 
     def with_uniform_couplings(self) -> LogisticRouting:
         """See `LogisticRouting`."""
@@ -225,15 +206,17 @@ class VariationalRouting(VariationalSettings, LogisticRouting):
 
     def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
         """See `LogisticRouting`."""
-        return _route(votes, activations, parameters.get("bias"), self, self.backend)
+        check_votes(votes)
+        V, a, bias = widened(votes, activations, self._bias(parameters, votes, votes.shape[2]))
+        with torch.autocast(votes.device.type, enabled=False):
+            if choose_backend(self.backend) == "reference":
+                return stack_images(variational_routing_reference(V, a, bias, self), V)
+            return _procedure(DenseVotes(V), a, bias, self)
 
     def route_window_logits(self, inputs: RoutingInputs, **parameters: Tensor) -> CapsuleLogits:
         """See `LogisticRouting`."""
-        backend = choose_layer_backend(self.backend, self.fused, inputs, SLOWER)
+        backend = choose_layer_backend(self, inputs)
         if backend != "native":
             return LogisticRouting.route_window_logits(replace(self, backend=backend), inputs, **parameters)
-        types = inputs.shape.c_out
-        bias = parameters.get("bias", inputs.weight.new_zeros(types))
-        check_shape("bias", bias, (types,), "[j]")
-        options = {field: getattr(self, field) for field in VariationalSettings.__dataclass_fields__}
-        return KERNEL.route(inputs, bias.unsqueeze(0), **options)
+        options = {name: getattr(self, name) for name in KERNEL.options}
+        return KERNEL.route(inputs, self._bias(parameters, inputs.weight, inputs.shape.c_out).unsqueeze(0), **options)

@@ -10,20 +10,19 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from capsella._native import kernels
-from capsella.routing.convolution import RoutingInputs, RoutingShape
-from capsella.routing.functional import asks_second_derivative, check_shape, is_transformed
-from capsella.routing.native import (
+from capsella.routing.backends import (
     check_float32,
     define_operator,
     detached_arrays,
     kernel_shape,
     refuse_second_derivatives,
 )
+from capsella.routing.convolution import RoutingInputs, RoutingShape
+from capsella.routing.functional import check_shape, is_traced, is_transformed
 
-# Vote elements handled at a time on a CPU: 512 KiB in float32, within one core's L2 cache.
-BLOCK = 1 << 17
 # A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
 # parent still has a mean, and gradients stay finite. Beside any child of activation 1e-4 it changes no float32 digit.
 LEAST_ACTIVATION = 1e-12
@@ -76,20 +75,31 @@ class DenseVotes:
         return (self.by_parent @ poses.unsqueeze(3)).squeeze(3)
 
     def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """See `GaussianVotes`; Σ s V² − μ² would lose all digits of σ² for tight clusters far from zero."""
-        V = self.by_parent
-        if is_transformed():
-            centre = shares.unsqueeze(2) @ V  # [n j 1 d]
-            return centre.squeeze(2), (shares.unsqueeze(2) @ (V - centre).square()).squeeze(2)
-        mu, variance = _Moments.apply(V, shares)
-        return mu, variance
+        """See `GaussianVotes`."""
+        moments: tuple[Tensor, Tensor] = _recomputed(_moments, self.by_parent, shares)
+        return moments
 
     def distances(self, mu: Tensor, precision: Tensor) -> Tensor:
         """See `GaussianVotes`."""
-        if is_transformed():
-            return ((self.by_parent - mu.unsqueeze(2)).square() @ precision.unsqueeze(3)).squeeze(3)
-        distance: Tensor = _Distances.apply(self.by_parent, mu, precision)
-        return distance
+        distances: Tensor = _recomputed(_distances, self.by_parent, mu, precision)
+        return distances
+
+
+def _moments(V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    center = shares.unsqueeze(2) @ V  # [n j 1 d]
+    # Σ s V² − μ² would lose all digits of σ² for tight clusters far from zero.
+    return center.squeeze(2), (shares.unsqueeze(2) @ (V - center).square()).squeeze(2)
+
+
+def _distances(V: Tensor, mu: Tensor, precision: Tensor) -> Tensor:
+    return ((V - mu.unsqueeze(2)).square() @ precision.unsqueeze(3)).squeeze(3)
+
+
+def _recomputed(function: Callable[..., Any], *tensors: Tensor) -> Any:
+    """Call `function` and compute it again in the backward pass: V − μ and its square are as large as the votes."""
+    if not torch.is_grad_enabled() or is_traced() or is_transformed():
+        return function(*tensors)
+    return checkpoint(function, *tensors, use_reentrant=False, preserve_rng_state=False)
 
 
 def shares_of(log_R: Tensor, a: Tensor) -> Tensor:
@@ -107,76 +117,6 @@ def shares_of(log_R: Tensor, a: Tensor) -> Tensor:
 def distances_to(mu: Tensor, votes: GaussianVotes) -> Tensor:
     """Return ‖V_ij − μ_j‖ [n i j], for traces."""
     return votes.distances(mu, torch.ones_like(mu)).sqrt().transpose(1, 2)
-
-
-# Left to autograd, each iteration would keep two more tensors of the votes' size: V − μ and its square. Both are
-# computed again in the backward pass, block by block, so that on a CPU they stay in its cache. torch.func and forward
-# derivatives take no custom backward pass: they get the plain sums above.
-class _Moments(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        mu, variance = V.new_empty(V.shape[:2] + V.shape[3:]), V.new_empty(V.shape[:2] + V.shape[3:])
-        for k in _blocks(V):
-            s = shares[k].unsqueeze(2)  # [n j 1 i]
-            center = s @ V[k]  # [n j 1 d]
-            mu[k] = center.squeeze(2)
-            variance[k] = (s @ (V[k] - center).square_()).squeeze(2)
-        ctx.save_for_backward(V, shares, mu)
-        return mu, variance
-
-    @staticmethod
-    def backward(ctx: Any, grad_mu: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor]:
-        # ∂σ²/∂μ = −2 Σ_i s (V − μ) = 0, since μ is that mean.
-        V, shares, mu = ctx.saved_tensors
-        if asks_second_derivative():
-            g, centred = grad_mu.unsqueeze(2), V - mu.unsqueeze(2)
-            slope = centred * grad_variance.unsqueeze(2)
-            grad_V = (2 * slope + g) * shares.unsqueeze(3)
-            return grad_V, (V @ g.transpose(2, 3) + (centred * slope).sum(3, keepdim=True)).squeeze(3)
-        grad_V, grad_shares = torch.empty_like(V), torch.empty_like(shares)
-        for k in _blocks(V):
-            g, g2 = grad_mu[k].unsqueeze(2), grad_variance[k].unsqueeze(2)  # [n j 1 d]
-            centred = V[k] - mu[k].unsqueeze(2)
-            slope = centred * g2
-            grad_shares[k] = (V[k] @ g.transpose(2, 3) + (centred * slope).sum(3, keepdim=True)).squeeze(3)
-            grad_V[k] = slope.mul_(2).add_(g).mul_(shares[k].unsqueeze(3))
-        return grad_V, grad_shares
-
-
-class _Distances(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, V: Tensor, mu: Tensor, precision: Tensor) -> Tensor:
-        distance = V.new_empty(V.shape[:3])
-        for k in _blocks(V):
-            squared = (V[k] - mu[k].unsqueeze(2)).square_()
-            distance[k] = (squared @ precision[k].unsqueeze(3)).squeeze(3)
-        ctx.save_for_backward(V, mu, precision)
-        return distance
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        V, mu, precision = ctx.saved_tensors
-        if asks_second_derivative():
-            centred = V - mu.unsqueeze(2)
-            pulled = centred * grad.unsqueeze(3)
-            grad_V = 2 * pulled * precision.unsqueeze(2)
-            return grad_V, -grad_V.sum(2), (pulled * centred).sum(2)
-        grad_V, grad_mu, grad_precision = torch.empty_like(V), torch.empty_like(mu), torch.empty_like(mu)
-        for k in _blocks(V):
-            centred = V[k] - mu[k].unsqueeze(2)
-            pulled = centred * grad[k].unsqueeze(3)  # e (V − μ)
-            grad_precision[k] = (pulled * centred).sum(2)
-            grad_V[k] = pulled.mul_(2 * precision[k].unsqueeze(2))
-            grad_mu[k] = -grad_V[k].sum(2)
-        return grad_V, grad_mu, grad_precision
-
-
-def _blocks(V: Tensor) -> list[slice]:
-    """Return slices of windows: a cache's worth on a CPU; all on other devices and for the compiler, which fuses."""
-    if V.device.type != "cpu" or torch.compiler.is_compiling():
-        return [slice(None)]
-    step = max(1, BLOCK // max(1, V[:1].numel()))
-    return [slice(k, k + step) for k in range(0, len(V), step)]
 
 
 @dataclass(frozen=True, eq=False)

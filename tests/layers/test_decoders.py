@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.nn import functional as F
 
 from capsella.layers import ConvolutionalDecoder, DenseDecoder, UpsizedConv2d, mask_all_but
 from capsella.types import Capsules
@@ -43,7 +44,7 @@ def with_upsizings_apart(decoder: ConvolutionalDecoder) -> torch.nn.Sequential:
             continue
         convolution = torch.nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size)
         convolution.weight, convolution.bias = layer.weight, layer.bias
-        apart += [torch.nn.Upsample(layer.size), torch.nn.ZeroPad2d(layer.zeros), convolution]
+        apart += [torch.nn.Upsample(layer.size), torch.nn.ZeroPad2d((layer.before, layer.after) * 2), convolution]
     return torch.nn.Sequential(*apart)
 
 
@@ -52,3 +53,29 @@ def test_the_convolutional_decoder_is_the_figures(image: tuple[int, int, int]) -
     decoder = ConvolutionalDecoder(5, image, hidden=(2, 3, 4)).double()
     poses = torch.randn(2, 1, 1, 4, 5).double()
     torch.testing.assert_close(decoder(poses), with_upsizings_apart(decoder)(poses.sum((1, 2, 3))))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "small", "size"), [(6, (5, 7), (10, 14)), (7, (1, 2), (2, 4)), (3, (5, 7), (13, 14))]
+)
+def test_an_upsized_convolution_is_the_upsizing_and_the_convolution(kernel, small, size) -> None:
+    layer = UpsizedConv2d(3, 4, kernel, size).double()
+    maps = torch.randn(2, 3, *small, dtype=torch.float64, requires_grad=True)
+    pull = torch.randn(2, 4, *size, dtype=torch.float64)
+    zeros = (layer.before, layer.after) * 2
+    plain = F.conv2d(F.pad(F.interpolate(maps, size), zeros), layer.weight, layer.bias)
+    ours, inputs = layer(maps), (maps, layer.weight, layer.bias)
+    torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+    gradients = zip(torch.autograd.grad(ours, inputs, pull), torch.autograd.grad(plain, inputs, pull), strict=True)
+    for mine, theirs in gradients:
+        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
+
+
+def test_an_exported_graph_writes_into_no_parts() -> None:
+    layer, maps = UpsizedConv2d(3, 4, 6, (8, 8)).eval(), torch.randn(2, 3, 4, 4)
+    with torch.no_grad():
+        program = torch.export.export(layer, (maps,), strict=False)
+        torch.testing.assert_close(program.module()(maps), layer(maps), rtol=1e-5, atol=1e-5)
+    names = {str(node.target) for node in program.graph.nodes}
+    assert not [name for name in names if "copy_" in name or "scatter" in name]
+    assert any("pixel_shuffle" in name for name in names)

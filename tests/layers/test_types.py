@@ -16,7 +16,7 @@ from capsella.routing import (
     SelfAttentionRouting,
     VariationalRouting,
 )
-from capsella.routing.native import kernel_shape
+from capsella.routing.backends import kernel_shape
 from capsella.types import Capsules
 
 ROUTINGS = (DynamicRouting(), EMRouting(), VariationalRouting(), HeinsenRouting(), SelfAttentionRouting())

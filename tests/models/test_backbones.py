@@ -73,15 +73,14 @@ def test_every_known_family_is_tested():
     assert set(CONFIGS) == set(hub.FAMILIES)
 
 
-@pytest.mark.parametrize(("family", "stage"), [(family, 2 + k % 2) for k, family in enumerate(CONFIGS)])
-def test_maps_are_those_of_the_whole_backbone(family, stage, tmp_path):
-    """Later stages are left out, and images are normalised as the backbone expects."""
+@pytest.mark.parametrize("family", CONFIGS)
+def test_maps_are_those_of_the_backbone(family, tmp_path):
+    """Images are normalised as the backbone expects."""
     folder = saved(tmp_path / "b", family, image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.25, 0.2])
-    config = transformers.AutoConfig.from_pretrained(folder, out_features=[f"stage{stage}"])
-    whole = transformers.AutoBackbone.from_config(config)
-    whole = type(whole).from_pretrained(folder, config=config).eval()
-    model = create_model("backbone_linear", backbone=str(folder), image_size=(70, 84), classes=3, stage=stage).eval()
-    images = torch.rand(2, 3, 70, 84)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    whole = type(transformers.AutoBackbone.from_config(config)).from_pretrained(folder, config=config).eval()
+    model = create_model("backbone_linear", backbone=str(folder), image_size=(140, 168), classes=3).eval()
+    images = torch.rand(2, 3, 140, 168)
     normalised = (images - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.25, 0.2])[:, None, None]
     with torch.no_grad():
         expected = whole(normalised).feature_maps[0]
@@ -143,18 +142,16 @@ def test_grey_images_are_repeated(folder):
 
 
 @pytest.mark.parametrize(
-    ("folder", "image_size", "options", "size", "maps"),
+    ("folder", "image_size", "size", "maps"),
     [
-        ("resnet", 128, {}, (128, 128), (20, 4, 4)),  # the last stage has 4×4: stride 32
-        ("resnet", 100, {}, (100, 100), (16, 7, 7)),  # it would have about 3×3: stride 16
-        ("resnet", 20, {"stage": 1}, (20, 20), (8, 5, 5)),
-        ("convnext", 32, {}, (64, 64), (16, 4, 4)),
-        ("dinov2", (28, 42), {}, (56, 84), (16, 4, 6)),
+        ("resnet", 128, (128, 128), (20, 4, 4)),
+        ("convnext", 32, (128, 128), (20, 4, 4)),
+        ("dinov2", (28, 42), (56, 84), (16, 4, 6)),
     ],
     indirect=["folder"],
 )
-def test_stage_and_size(folder, image_size, options, size, maps):
-    model = create_model("backbone_linear", backbone=str(folder), image_size=image_size, classes=3, **options)
+def test_images_are_enlarged_to_four_positions(folder, image_size, size, maps):
+    model = create_model("backbone_linear", backbone=str(folder), image_size=image_size, classes=3)
     description = backbone_of(model).description
     assert (description.size, description.maps) == (size, maps)
 
@@ -201,9 +198,6 @@ def fails(argument, kind=ValueError, **options):
 def test_wrong_options(folder, tmp_path, monkeypatch):
     fails("backbone", backbone="")
     fails("backbone", backbone="nowhere")
-    fails("stage", backbone=str(folder), stage=5)
-    fails("stage", backbone="he2016_resnet10", stage=1)
-    fails("positions", backbone=str(folder), positions=1)
     fails("channels", backbone=str(folder), channels=2)
     fails("weights", backbone="zhao2021_cluster_capsnet", channels=1)
     fails("1024", CapsellaError, backbone="heinsen2019_capsnet")
@@ -275,9 +269,7 @@ def test_damaged_descriptions(folder, tmp_path):
 
 @pytest.mark.parametrize(("tied", "size", "classes"), [(True, 32, 2), (False, 128, 5), (True, 160, 12)])
 def test_class_capsules_start_where_the_squash_has_a_slope(folder, size, classes, tied):
-    model = create_model(
-        "backbone_capsules", backbone=str(folder), image_size=size, classes=classes, tied=tied, stage=3
-    )
+    model = create_model("backbone_capsules", backbone=str(folder), image_size=size, classes=classes, tied=tied)
     lengths = model.train()(torch.rand(8, 3, size, size)).activations
     assert 0.05 < lengths.mean() < 0.8
     assert lengths.max() < 0.95

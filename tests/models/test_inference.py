@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from capsella.layers import FastConv2d
-from capsella.models import ImageClassifier, create_model
+from capsella.models import ImageClassifier
 from capsella.models.inference import PackedConv2d, optimize_for_inference
 from tests.models.test_battery import images_for, small
 
@@ -59,24 +59,6 @@ def test_outputs_are_equal_and_the_original_is_unchanged(name: str, options: dic
     assert not any(type(module) in (nn.Conv2d, FastConv2d) for module in fast.modules())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert any(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_batch_normalisation_goes_into_convolutions() -> None:
-    fast = optimize_for_inference(with_statistics(small("mazzia2021_efficient_capsnet")))
-    kinds = [type(module) for module in fast.backbone]
-    assert kinds == [PackedConv2d] * 4 + [nn.BatchNorm2d]  # no convolution follows the last one
-
-
-@pytest.mark.parametrize(("padding", "groups"), [(0, 1), (0, 2), (1, 1)])
-def test_a_normalisation_before_a_convolution(padding: int, groups: int) -> None:
-    """With zeros around the maps it stays in its place: they are zeros after it."""
-    model = create_model("sabour2017_cnn", image_size=8, channels=2, classes=3)
-    convolution = nn.Conv2d(2, 4, 3, padding=padding, groups=groups)
-    model.network = nn.Sequential(nn.BatchNorm2d(2), convolution, nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
-    images = images_for(model, 3)
-    model(images)
-    fast = check(with_statistics(model), images)
-    assert isinstance(fast.network[0], nn.BatchNorm2d) == bool(padding)
 
 
 def test_other_dtypes_are_left_as_they_are() -> None:

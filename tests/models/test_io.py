@@ -35,11 +35,8 @@ def assert_fails(folder: Path, file: str) -> None:
         ImageClassifier.from_pretrained(folder)
 
 
-def test_pretrained_weights_in_a_new_model(folder: Path) -> None:
-    assert len({(folder / name).stat().st_mode for name in (DESCRIPTION, WEIGHTS)}) == 1  # who may read one may both
-    saved = ImageClassifier.from_pretrained(folder)
-    model = create_model("sabour2017_cnn", pretrained=folder, image_size=2, classes=3)
-    assert all(map(torch.equal, model.state_dict().values(), saved.state_dict().values()))
+def test_who_may_read_one_file_may_read_both(folder: Path) -> None:
+    assert len({(folder / name).stat().st_mode for name in (DESCRIPTION, WEIGHTS)}) == 1
 
 
 def test_a_cnn_is_no_capsule_network(folder: Path) -> None:

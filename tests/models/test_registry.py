@@ -3,7 +3,6 @@
 import inspect
 import json
 
-import numpy as np
 import pytest
 import torch
 
@@ -58,13 +57,6 @@ def test_arguments_that_cannot_be_meant(argument: str, value: object) -> None:
     with pytest.raises(ArgumentError) as error:
         create_model("sabour2017_cnn", **{argument: value})
     assert error.value.argument == argument
-
-
-def test_numbers_of_numpy_and_pytorch() -> None:
-    classes = torch.tensor([0, 3]).max() + 1
-    model = create_model("hahn2019_convnet", image_size=np.int64(32), classes=classes, width=np.int64(8))
-    assert (model.image_size, model.classes, model.options["width"]) == ((32, 32), ("0", "1", "2", "3"), 8)
-    json.dumps(model.options)
 
 
 def test_class_names() -> None:

@@ -194,18 +194,6 @@ def test_eager_convolutions_are_the_reference(name: str, competition: Any) -> No
     assert_close(gradients(ours, inputs, unused=True), gradients(expected, inputs, unused=True))
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU the votes are worked through in blocks; here in blocks of one window, with a last one that is short."""
-    shapes = ((7, 4, 3, 5), (7, 4), (3,), (3,))
-    tensors = [torch.rand(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
-    whole = em_routing(*tensors)
-    expected = gradients(whole, tensors, unused=True)
-    monkeypatch.setattr("capsella.routing.votes.BLOCK", 2 * 4 * 3 * 5)
-    in_blocks = em_routing(*tensors)
-    assert_close(in_blocks, whole)
-    assert_close(gradients(in_blocks, tensors, unused=True), expected)
-
-
 def test_windows_compete_where_they_overlap() -> None:
     poses, a = torch.randn(2, 4, 6, 2, 4), torch.rand(2, 4, 6, 2)
     weight, betas = torch.randn(2, 3, 2, 3, 4, 4), {"beta_u": torch.randn(3), "beta_a": torch.randn(3)}

@@ -12,17 +12,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum
+from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.layers import CropImages, EnlargeImages
 from capsella.models.backbones import efficientnet, hub
 from capsella.models.base import MOST_PIXELS, ImageClassifier, create_model, grid_after, list_models
-from capsella.models.io import on_meta_device
 
 Kind = Literal["backbone", "network", "efficientnet_lite0"]
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in a grey image (ITU-R BT.601), as in Pillow
 # A registered network is created as a fresh backbone for the larger size if the images have at least that, otherwise
 # for the smaller one. Its last layers are not used, and the layers before them take any size.
 FRESH_SIZES = 32, 64
+# Images are enlarged until the maps have at least this many rows and columns.
+POSITIONS = 4
 LARGEST = 1024  # images are enlarged to at most this many pixels on the shorter side
 
 
@@ -32,8 +33,8 @@ class BackboneDescription:
 
     Attributes:
         kind: a backbone of `transformers`, a registered network, or EfficientNet-Lite0.
-        config: for `transformers`, the configuration up to the stage whose maps are used; for a registered network, its
-            name and options; empty for EfficientNet-Lite0.
+        config: for `transformers`, the configuration; for a registered network, its name and options; empty for
+            EfficientNet-Lite0.
         learned: True if its initial weights were pretrained.
         channels: channels of its images.
         mean, std: normalisation of each channel of images in [0, 1], if any.
@@ -179,44 +180,39 @@ class _Source:
     std: tuple[float, ...] | None = None
 
 
-def find_backbone(
-    backbone: str, image_size: tuple[int, int], channels: int, stage: int | None = None, positions: int = 4
-) -> tuple[BackboneDescription, nn.Module]:
+def find_backbone(backbone: str, image_size: tuple[int, int], channels: int) -> tuple[BackboneDescription, nn.Module]:
     """Find a backbone for images of this size.
 
     Args:
         backbone: a folder with a backbone of `transformers`, a run, a registered network, a name on the hub,
             `efficientnet_lite0`, or a .pth file with its weights.
         image_size, channels: size and channels of the images.
-        stage: stage of a backbone of `transformers`; see `hub.up_to_stage`.
-        positions: images are enlarged until the maps have this many rows and columns.
 
     Returns:
         The backbone's description, and its network with weights; on the meta device, without weights.
 
     Raises:
-        ValueError: `backbone`, `stage` or `positions` is invalid, or the channels do not fit.
+        ValueError: `backbone` is invalid, or the channels do not fit.
         CapsellaError: the backbone is missing, damaged, or of an unknown family.
     """
-    check_minimum(2, positions=positions)
     grid_after(image_size, [])
-    source = _find(backbone, image_size, channels, stage, positions)
-    size, maps = _geometry(source, image_size, positions)
+    source = _find(backbone, image_size, channels)
+    size, maps = _geometry(source, image_size)
     description = BackboneDescription(
         source.kind, source.config, source.learned, source.channels, source.mean, source.std, size, maps
     )
-    return description, description.build() if on_meta_device() else source.load()
+    on_meta_device = torch.get_default_device().type == "meta"
+    return description, description.build() if on_meta_device else source.load()
 
 
-def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int | None, positions: int) -> _Source:
+def _find(backbone: str, image_size: tuple[int, int], channels: int) -> _Source:
     if backbone == efficientnet.NAME or backbone.endswith(".pth"):
-        check_argument(stage is None, "be None: of this backbone, the last maps are used", stage=stage)
         file = efficientnet.weights_file() if backbone == efficientnet.NAME else Path(backbone)
         read, norm = partial(efficientnet.load, file), (efficientnet.MEAN, efficientnet.STD)
         return _Source("efficientnet_lite0", {}, True, 3, read, *norm)
     is_run = backbone and (Path(backbone) / "model.json").exists()
     if not is_run and ((backbone and Path(backbone).is_dir()) or _may_be_on_hub(backbone)):
-        config = hub.up_to_stage(hub.read_config(backbone), stage, image_size, positions)
+        config = hub.read_config(backbone)
         mean, std = hub.normalisation(backbone, config["num_channels"])
         load = lambda: hub.load(backbone, config)  # noqa: E731
         return _Source("backbone", config, True, config["num_channels"], load, mean, std)
@@ -225,8 +221,6 @@ def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int 
         rule = "be efficientnet_lite0, a name on the Hugging Face hub, a folder with a backbone, a run, or a network"
         hint = "there is no such folder: put it back, or name another" if is_gone else "give one as backbone=RUN"
         raise ArgumentError("backbone", rule, backbone, hint)
-    if stage is not None:
-        raise ArgumentError("stage", "be None: this backbone has no stages to choose from", stage)
     with torch.device("cpu"):
         if is_run:
             model = ImageClassifier.from_pretrained(backbone)
@@ -260,9 +254,7 @@ def _may_be_on_hub(backbone: str) -> bool:
     return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", backbone) is not None and not Path(backbone).parent.is_dir()
 
 
-def _geometry(
-    source: _Source, image_size: tuple[int, int], positions: int
-) -> tuple[tuple[int, int], tuple[int, int, int]]:
+def _geometry(source: _Source, image_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int, int]]:
     """Return the size to which images are enlarged, and the shape of the maps.
 
     A backbone of `transformers` is created on the meta device. A network of capsella exists anyway, and creating it on
@@ -270,12 +262,12 @@ def _geometry(
     shape of its maps is known.
     """
     if source.kind == "efficientnet_lite0":
-        height, width = EnlargeImages(image_size, max(efficientnet.LEAST_SIZE, 32 * positions - 31)).size
+        height, width = EnlargeImages(image_size, max(efficientnet.LEAST_SIZE, 32 * POSITIONS - 31)).size
         return (height, width), (efficientnet.WIDTH, -(-height // 32), -(-width // 32))
     device = "cpu" if source.kind == "network" else "meta"
     with torch.device(device), torch.no_grad():
         network = source.load() if source.kind == "network" else hub.build(source.config)
-        modes = [(module, module.training) for module in network.modules()]
+        was_training = [module for module in network.modules() if module.training]
         network.eval()
         side = min(image_size)
         while side <= LARGEST or side == min(image_size):
@@ -284,14 +276,14 @@ def _geometry(
                 width, rows, columns = network(torch.zeros(1, source.channels, *size)).shape[1:]
             except (RuntimeError, ValueError) as error:  # too small for a kernel
                 width, rows, columns, why = 0, 0, 0, f": {error}"
-            if min(rows, columns) >= positions:
+            if min(rows, columns) >= POSITIONS:
                 break
-            side = max(side + 1, -(-side * positions // (min(rows, columns) + 1)))
+            side = max(side + 1, -(-side * POSITIONS // (min(rows, columns) + 1)))
         else:
             raise CapsellaError(
-                f"backbone: its maps must have {positions}×{positions} positions, but have {rows}×{columns} even for "
+                f"backbone: its maps must have {POSITIONS}×{POSITIONS} positions, but have {rows}×{columns} even for "
                 f"images enlarged to {LARGEST} pixels{why}"
             )
-    for module, training in modes:
-        module.training = training
+    for module in was_training:
+        module.training = True
     return size, (width, rows, columns)

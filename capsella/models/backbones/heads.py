@@ -25,8 +25,6 @@ def backbone_capsules(
     classes: tuple[str, ...] = tuple("0123456789"),
     backbone: str | Mapping[str, Any] = FRESH,
     fine_tune: bool = False,
-    stage: int | None = None,
-    positions: int = 4,
     types: int = 16,
     routing: Routing = DynamicRouting(iterations=3),
     tied: bool = True,
@@ -41,13 +39,9 @@ def backbone_capsules(
     Args:
         image_size: (height, width), at least 1×1.
         channels: channels of the images, 1 for grey, 3 for RGB; grey is repeated for a backbone of RGB images.
-        classes: names of the classes.
         backbone: `efficientnet_lite0` (ImageNet weights), a name on the Hugging Face hub (OWNER/NAME), a folder with a
             backbone of `transformers`, a run, or a registered network with fresh weights.
         fine_tune: train the backbone too; fresh weights are always trained.
-        stage: stage of the backbone whose maps are used, from 1; None takes the last if its map has `positions` rows
-            and columns, or else the last with a stride of at most 16.
-        positions: images are enlarged until the backbone's maps have at least this many rows and columns.
         types: types of primary capsules.
         routing: routing of the class capsules.
         tied: share one weight per type and class among all positions, instead of one per position.
@@ -56,7 +50,7 @@ def backbone_capsules(
         reconstruction: add a decoder.
     """
     check_minimum(1, types=types)
-    layer = _backbone(backbone, fine_tune, stage, positions, image_size, channels)
+    layer = _backbone(backbone, fine_tune, image_size, channels)
     width, rows, columns = layer.description.maps
     capsules = _class_capsules((rows, columns), types, len(classes), routing, tied, class_weight_sd)
     decoder = DenseDecoder(len(classes), CLASS_POSE, (channels, *image_size)) if reconstruction else None
@@ -65,9 +59,6 @@ def backbone_capsules(
         primary=PrimaryCapsules(width, types, POSE, kernel=1, stride=1),
         capsule_layers=nn.Sequential(capsules),
         decoder=decoder,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
     )
     return _with_description(model, layer)
 
@@ -80,8 +71,6 @@ def backbone_linear(
     classes: tuple[str, ...] = tuple("0123456789"),
     backbone: str | Mapping[str, Any] = FRESH,
     fine_tune: bool = False,
-    stage: int | None = None,
-    positions: int = 4,
     dropout: float = 0.0,
 ) -> ConvolutionalClassifier:
     """Linear layer on the average-pooled feature maps of a pretrained backbone.
@@ -91,25 +80,21 @@ def backbone_linear(
 
     Args:
         image_size: (height, width), at least 1×1.
-        channels, classes, backbone, fine_tune, stage, positions: as for `backbone_capsules`.
+        channels, classes, backbone, fine_tune: as for `backbone_capsules`.
         dropout: probability of zeroing a map's mean before the linear layer.
     """
-    layer = _backbone(backbone, fine_tune, stage, positions, image_size, channels)
+    layer = _backbone(backbone, fine_tune, image_size, channels)
     width = layer.description.maps[0]
     linear = nn.Linear(width, len(classes))
     he_init_(linear)
     head = (nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), linear)
-    model = ConvolutionalClassifier(
-        nn.Sequential(layer, *head), image_size=image_size, channels=channels, classes=classes, initialized=True
-    )
+    model = ConvolutionalClassifier(nn.Sequential(layer, *head), initialized=True)
     return _with_description(model, layer)
 
 
 def _backbone(
     backbone: str | Mapping[str, Any],
     fine_tune: bool,
-    stage: int | None,
-    positions: int,
     image_size: tuple[int, int],
     channels: int,
 ) -> Backbone:
@@ -118,7 +103,7 @@ def _backbone(
         description = BackboneDescription.from_dict(backbone)
         network = description.build()
     else:
-        description, network = find_backbone(str(backbone), image_size, channels, stage, positions)
+        description, network = find_backbone(str(backbone), image_size, channels)
     return Backbone(description, network, image_size, channels, fine_tune)
 
 

@@ -20,11 +20,10 @@ from capsella.errors import ArgumentError, CapsellaError, check_installed
 FAMILIES = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
 # Mean and standard deviation of ImageNet's channels, for images in [0, 1]; used without a preprocessor_config.json.
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PROBE, COARSE = 224, 16  # side of the image that strides are measured on; largest stride of a stage for small images
 
 
 class HubBackbone(nn.Module):
-    """A backbone of `transformers` as a module that returns the feature maps of one stage.
+    """A backbone of `transformers` as a module that returns the feature maps of its last stage.
 
     Shapes: [b channels height width], normalised → [b maps rows columns].
     """
@@ -43,7 +42,7 @@ class HubBackbone(nn.Module):
 
 
 def build(config: Mapping[str, Any]) -> nn.Module:
-    """Build a backbone with fresh weights from what `up_to_stage` returned.
+    """Build a backbone with fresh weights from what `read_config` returned.
 
     Raises:
         ValueError: not the configuration of a known backbone.
@@ -92,37 +91,6 @@ def read_config(name: str) -> dict[str, Any]:
     return _options(config)
 
 
-def stages(config: Mapping[str, Any]) -> int:
-    """Return the number of stages of a backbone; for a vision transformer, the number of its layers."""
-    return len(config["depths"]) if "depths" in config else int(config["num_hidden_layers"])
-
-
-def up_to_stage(
-    config: Mapping[str, Any], stage: int | None, image_size: tuple[int, int], positions: int
-) -> dict[str, Any]:
-    """Return the configuration without the stages after `stage`, which would only take memory.
-
-    Args:
-        config: result of `read_config`.
-        stage: stage number, from 1; None takes the last stage if its map has `positions` rows and columns, otherwise
-            the last one with a stride of at most 16 pixels.
-        image_size: (height, width) of the images.
-        positions: see `stage`.
-
-    Raises:
-        ValueError: there is no such stage.
-    """
-    count = stages(config)
-    if stage is None:
-        stage = _default_stage(config, image_size, positions)
-    if not 1 <= stage <= count:
-        raise ArgumentError("stage", f"be from 1 to {count}, the stages of this backbone", stage)
-    if "depths" not in config:
-        return {**config, "num_hidden_layers": stage}
-    cut = {key: list(config[key])[:stage] for key in ("depths", "hidden_sizes")}
-    return {**config, **cut, **({"num_stages": stage} if "num_stages" in config else {})}
-
-
 def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
     """Return mean and standard deviation of channels from preprocessor_config.json, or ImageNet's without that file.
 
@@ -152,16 +120,6 @@ def _check_transformers() -> None:
     check_installed("a backbone of this kind", "hub", "transformers")
 
 
-def _default_stage(config: Mapping[str, Any], image_size: tuple[int, int], positions: int) -> int:
-    last = stages(config)
-    with torch.device("meta"), torch.no_grad():
-        every = _class_of(config["model_type"])(_with_class(config, every_stage=True)).eval()
-        sides = [PROBE / min(maps.shape[2:]) for maps in every(torch.empty(1, config["num_channels"], PROBE, PROBE))[0]]
-    if min(image_size) / sides[-1] >= positions:
-        return last
-    return max((number for number, side in enumerate(sides, 1) if side <= COARSE), default=last)
-
-
 def _class_of(model_type: str) -> Any:
     """Return the class of a family's backbone."""
     if model_type not in FAMILIES:
@@ -173,17 +131,15 @@ def _class_of(model_type: str) -> Any:
     return MODEL_FOR_BACKBONE_MAPPING[CONFIG_MAPPING[model_type]]
 
 
-def _with_class(config: Mapping[str, Any], every_stage: bool = False) -> Any:
+def _with_class(config: Mapping[str, Any]) -> Any:
     """Return the configuration as an object of `transformers`, with no other options than those of the family."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[config["model_type"]]
-    allowed = _names(kind)
-    if unknown := sorted(set(config) - allowed - {"model_type"}):
+    options = {key: value for key, value in config.items() if key != "model_type"}
+    if unknown := sorted(set(options) - _names(kind)):
         raise ArgumentError("backbone", f"have options of {config['model_type']}", unknown[0])
-    count = stages(config)
-    wanted = [f"stage{number}" for number in (range(1, count + 1) if every_stage else [count])]
-    return kind(**{key: value for key, value in config.items() if key != "model_type"}, out_features=wanted)
+    return kind(**options)
 
 
 def _options(config: Any) -> dict[str, Any]:

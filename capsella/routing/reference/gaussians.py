@@ -1,6 +1,6 @@
 """Routings that fit a Gaussian per parent in plain loops, line for line with their papers. Slow, and meant to be read.
 
-Numerical edge cases are guarded only where the paper does so. `settings` are those of the routing, e.g. `EMSettings`.
+Numerical edge cases are guarded only where the paper does so. `settings` are those of the routing, e.g. `EMRouting`.
 """
 
 import itertools
@@ -100,7 +100,7 @@ def em_routing_of_links(
         V, a_in, beta_u, beta_a: votes, activations and β of the procedure.
         start: R_ij is initially proportional to it.
         positions: the site of each parent, over whose types costs are standardised.
-        settings: an `EMSettings`.
+        settings: an `EMRouting`.
     """
     parents = range(len(beta_u))
     parents_of = {i: [k for c, k in V if c == i] for i, _ in V}

@@ -8,7 +8,7 @@ per child of each window. Routing needs only three passes over δ = V − μ (μ
 
 * `Factors.sums`: Σ_i s δ and Σ_i s δ²,
 * `Factors.scores`: Σ_d δ (α + β δ),
-* `Factors.gradients`: for ∂L/∂V = s (α + β δ), the gradients of poses, weight and vote offset.
+* `Factors.gradients`: for ∂L/∂V = s (α + β δ), the gradients of poses and weight. The vote offset gets none.
 
 Sums are taken in a fixed order: results are the same on every run. They are float32 (float64 for float64 poses).
 Products are exact to float32 too, unless `torch.set_float32_matmul_precision` allows less: three TF32 products then
@@ -28,9 +28,6 @@ from torch.autograd.function import once_differentiable
 from capsella.errors import check_argument
 from capsella.routing.convolution import Geometry, RoutingInputs, by_window, slot_positions
 from capsella.routing.triton import kernels
-
-# The fields of `Factors`, with which the schema of every operator begins.
-FACTORS = "Tensor poses, Tensor weight, Tensor? offset, Tensor slots, bool short"
 
 
 def triton_votes(inputs: RoutingInputs) -> tuple["TritonVotes", Tensor]:
@@ -58,86 +55,6 @@ def triton_votes(inputs: RoutingInputs) -> tuple["TritonVotes", Tensor]:
     return TritonVotes(inputs.geometry, factors), by_window(inputs, inputs.activations.to(dtype))
 
 
-@torch.library.custom_op(
-    "capsella::vote_sums", mutates_args=(), schema=f"({FACTORS}, Tensor shares, Tensor? mu) -> Tensor"
-)
-def _vote_sums(*inputs: Any) -> Tensor:
-    """Return `Factors.sums`."""
-    factors, (shares, mu) = Factors(*inputs[:5]), inputs[5:]
-    constants = factors.constants
-    area, windows, d = factors.poses.shape[1:3].numel(), len(shares), constants["R"] * constants["E"]
-    grid = kernels.grid_of(constants, windows)
-    out = shares.new_empty(grid[2], 1 if mu is None else 2, *shares.shape[:2], d)
-    kernels.launch(
-        kernels.sums_kernel, grid, *factors[:4], area, windows, shares, mu, out,
-        **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
-    )  # fmt: skip
-    return out.sum(0)
-
-
-@_vote_sums.register_fake
-def _(*inputs: Any) -> Tensor:
-    factors, (shares, mu) = Factors(*inputs[:5]), inputs[5:]
-    d = factors.poses.shape[4] // factors.weight.shape[4] * factors.weight.shape[5]
-    return shares.new_empty(1 if mu is None else 2, *shares.shape[:2], d)
-
-
-@torch.library.custom_op(
-    "capsella::vote_scores", mutates_args=(), schema=f"({FACTORS}, Tensor alpha, Tensor? mu, Tensor? beta) -> Tensor"
-)
-def _vote_scores(*inputs: Any) -> Tensor:
-    """Return `Factors.scores`."""
-    factors, (alpha, mu, beta) = Factors(*inputs[:5]), inputs[5:]
-    constants = factors.constants
-    area, windows = factors.poses.shape[1:3].numel(), len(alpha)
-    out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C_IN"])
-    kernels.launch(
-        kernels.scores_kernel, kernels.grid_of(constants, windows), *factors[:4], area, windows, alpha, mu, beta, out,
-        **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
-    )  # fmt: skip
-    return out
-
-
-@_vote_scores.register_fake
-def _(*inputs: Any) -> Tensor:
-    factors, alpha = Factors(*inputs[:5]), inputs[5]
-    return alpha.new_empty(*alpha.shape[:2], factors.slots.shape[1] * factors.poses.shape[3])
-
-
-@torch.library.custom_op(
-    "capsella::vote_gradients",
-    mutates_args=(),
-    schema=f"({FACTORS}, Tensor shares, Tensor alpha, Tensor? mu, Tensor? beta, bool offset_wanted) "
-    "-> (Tensor, Tensor, Tensor)",
-)
-def _vote_gradients(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the poses of each window's children [n i p], the weight, and their offsets [n i d]."""
-    factors, (shares, alpha, mu, beta, offset_wanted) = Factors(*inputs[:5]), inputs[5:]
-    poses, weight, constants = factors.poses, factors.weight, factors.constants
-    area, windows, children = poses.shape[1:3].numel(), len(alpha), shares.shape[2]
-    weights = constants["C_IN"] if constants["TIED"] else children
-    groups = kernels.triton.cdiv(windows, constants["BM"] // constants["RP"] * kernels.BLOCKS)
-    per_program = 1 if constants["TIED"] else kernels.WEIGHTS
-    grad_poses = alpha.new_zeros(windows, children, poses.shape[4])
-    grad_weight = alpha.new_zeros(groups, *weight.shape)
-    grad_offset = alpha.new_zeros(windows if offset_wanted else 0, children, alpha.shape[2])
-    kernels.launch(
-        kernels.gradients_kernel, (kernels.triton.cdiv(weights, per_program), groups),
-        *factors[:4], area, windows, shares, alpha, mu, beta, grad_poses, grad_weight, grad_offset,
-        **constants, CENTRED=mu is not None,
-        OFFSET_WANTED=offset_wanted, PER_PROGRAM=per_program, GROUP=kernels.BLOCKS,
-    )  # fmt: skip
-    return grad_poses, grad_weight.sum(0), grad_offset
-
-
-@_vote_gradients.register_fake
-def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    factors, (shares, alpha, _, _, offset_wanted) = Factors(*inputs[:5]), inputs[5:]
-    new, windows, children = alpha.new_empty, len(shares), shares.shape[2]
-    of_offset = new(windows if offset_wanted else 0, children, alpha.shape[2])
-    return new(windows, children, factors.poses.shape[4]), new(factors.weight.shape), of_offset
-
-
 class Factors(NamedTuple):
     """The factors of votes: V = u W, plus `offset` where there is one, for every child of every window.
 
@@ -162,28 +79,44 @@ class Factors(NamedTuple):
 
     def sums(self, shares: Tensor, mu: Tensor | None = None) -> Tensor:
         """Return Σ_i s δ, and where μ is given Σ_i s δ²: [1 n j d] or [2 n j d], for shares [n j i] and μ [n j d]."""
-        return torch.ops.capsella.vote_sums(*self, shares, mu)
+        constants = self.constants
+        area, windows, d = self.poses.shape[1:3].numel(), len(shares), constants["R"] * constants["E"]
+        grid = kernels.grid_of(constants, windows)
+        out = shares.new_empty(grid[2], 1 if mu is None else 2, *shares.shape[:2], d)
+        kernels.launch(
+            kernels.sums_kernel, grid, *self[:4], area, windows, shares, mu, out,
+            **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
+        )  # fmt: skip
+        return out.sum(0)
 
     def scores(self, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None) -> Tensor:
         """Return Σ_d δ (α + β δ) [n j i], for α, μ, β [n j d]; μ and β come together."""
-        return torch.ops.capsella.vote_scores(*self, alpha, mu, beta)
+        constants = self.constants
+        area, windows = self.poses.shape[1:3].numel(), len(alpha)
+        out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C_IN"])
+        kernels.launch(
+            kernels.scores_kernel, kernels.grid_of(constants, windows), *self[:4], area, windows, alpha, mu, beta, out,
+            **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
+        )  # fmt: skip
+        return out
 
     def gradients(
-        self, ctx: Any, shares: Tensor, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None
+        self, geometry: Geometry, shares: Tensor, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        """Return a gradient or None for the geometry and each factor, for ∂L/∂V = s (α + β δ).
-
-        `ctx` is the context of the pass, filled by `_keep`.
-        """
-        wanted = ctx.needs_input_grad[1 + Factors._fields.index("offset")]
-        by_window, weight, offset = torch.ops.capsella.vote_gradients(*self, shares, alpha, mu, beta, wanted)
-        batch, *size, c_in, p = self.poses.shape
-        window = (batch, *ctx.geometry.grid((size[0], size[1])), *ctx.geometry.kernel, c_in)
-        poses = _add_windows(by_window.reshape(*window, p), ctx.geometry, size)
-        if wanted:
-            of_positions = offset.reshape(*window, alpha.shape[2]).sum(5)
-            of_grid = _add_windows(of_positions, ctx.geometry, size).sum(0)
-        return None, poses, weight, of_grid if wanted else None, None, None
+        """Return a gradient or None for the geometry and each factor, for ∂L/∂V = s (α + β δ)."""
+        constants = self.constants
+        area, windows, children = self.poses.shape[1:3].numel(), len(alpha), shares.shape[2]
+        weights = constants["C_IN"] if constants["TIED"] else children
+        groups = kernels.triton.cdiv(windows, constants["BM"] // constants["RP"] * kernels.BLOCKS)
+        per_program = 1 if constants["TIED"] else kernels.WEIGHTS
+        grad_poses = alpha.new_zeros(windows, children, self.poses.shape[4])
+        grad_weight = alpha.new_zeros(groups, *self.weight.shape)
+        kernels.launch(
+            kernels.gradients_kernel, (kernels.triton.cdiv(weights, per_program), groups),
+            *self[:4], area, windows, shares, alpha, mu, beta, grad_poses, grad_weight,
+            **constants, CENTRED=mu is not None, PER_PROGRAM=per_program, GROUP=kernels.BLOCKS,
+        )  # fmt: skip
+        return None, _add_windows(grad_poses, geometry, self.poses.shape), grad_weight.sum(0), None, None, None
 
 
 def _keep(ctx: Any, geometry: Geometry, factors: Factors, *others: Tensor) -> None:
@@ -198,14 +131,16 @@ def _kept(ctx: Any) -> tuple[Factors, list[Tensor]]:
     return Factors(poses, weight, offset, slots, ctx.short), others
 
 
-def _add_windows(windows: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
-    """Apply the adjoint of `gather_windows`: [b h' w' kh kw *rest] → [b h w *rest], adding windows that overlap."""
-    children = windows.movedim((3, 4), (-2, -1))
-    for axis in (1, 0):
-        shape = list(children.shape[:-1])
-        shape[1 + axis] = size[axis]
+def _add_windows(per_child: Tensor, geometry: Geometry, shape: Sequence[int]) -> Tensor:
+    """Apply the adjoint of `by_window`: add [n i p], which windows that overlap share, up to `shape` [b h w c_in p]."""
+    batch, height, width, c_in, p = shape
+    children = per_child.reshape(batch, *geometry.grid((height, width)), *geometry.kernel, c_in, p)
+    children = children.movedim((3, 4), (-2, -1))
+    for axis, size in ((1, width), (0, height)):
+        whole = list(children.shape[:-1])
+        whole[1 + axis] = size
         children = torch.ops.aten.unfold_backward(
-            children, shape, 1 + axis, geometry.kernel[axis], geometry.stride[axis]
+            children, whole, 1 + axis, geometry.kernel[axis], geometry.stride[axis]
         )
     return children
 
@@ -250,7 +185,7 @@ class _Sums(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         V, (c,) = _kept(ctx)
-        return *V.gradients(ctx, c, grad), V.scores(grad)
+        return *V.gradients(ctx.geometry, c, grad), V.scores(grad)
 
 
 class _Agreements(torch.autograd.Function):
@@ -265,7 +200,7 @@ class _Agreements(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         V, (v,) = _kept(ctx)
-        return *V.gradients(ctx, grad, v), V.sums(grad)[0]
+        return *V.gradients(ctx.geometry, grad, v), V.sums(grad)[0]
 
 
 class _Moments(torch.autograd.Function):
@@ -286,7 +221,7 @@ class _Moments(torch.autograd.Function):
         V, (shares, mu) = _kept(ctx)
         # ∂μ/∂s = V = μ + δ, ∂σ²/∂s = δ²; ∂L/∂V = s (g + 2 g₂ δ)
         grad_shares = V.scores(grad_mu, mu, grad_variance) + (mu * grad_mu).sum(2, keepdim=True)
-        return *V.gradients(ctx, shares, grad_mu, mu, 2 * grad_variance), grad_shares
+        return *V.gradients(ctx.geometry, shares, grad_mu, mu, 2 * grad_variance), grad_shares
 
 
 class _Distances(torch.autograd.Function):
@@ -303,5 +238,5 @@ class _Distances(torch.autograd.Function):
         V, (mu, precision) = _kept(ctx)
         # ∂L/∂V = e 2 precision δ
         first, grad_precision = V.sums(grad, mu)
-        of_factors = V.gradients(ctx, grad, torch.zeros_like(mu), mu, 2 * precision)
+        of_factors = V.gradients(ctx.geometry, grad, torch.zeros_like(mu), mu, 2 * precision)
         return *of_factors, -2 * precision * first, grad_precision

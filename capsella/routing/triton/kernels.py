@@ -158,16 +158,16 @@ def scores_kernel(
 @triton.jit(do_not_specialize=["area", "windows"])
 @no_type_check
 def gradients_kernel(
-    poses, weight, offset, slots, area, windows, shares, alpha, mu, beta, grad_poses, grad_weight, grad_offset,
+    poses, weight, offset, slots, area, windows, shares, alpha, mu, beta, grad_poses, grad_weight,
     SITES: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr,
     K: tl.constexpr, RP: tl.constexpr, EP: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, BQ: tl.constexpr,
     TIED: tl.constexpr, OFFSET: tl.constexpr, CENTRED: tl.constexpr, PRECISION: tl.constexpr,
-    OFFSET_WANTED: tl.constexpr, PER_PROGRAM: tl.constexpr, GROUP: tl.constexpr,
+    PER_PROGRAM: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Gradients of all votes by some weights in a group of windows, for ∂L/∂V = s α, or where centred s (α + β δ).
 
-    Adds to zeros: grad_poses [n i p], grad_weight [groups, weights, j q e], grad_offset [n i d]. No other program adds
-    to the same part of them, and one thread adds to each number, so that the order is fixed.
+    Adds to zeros: grad_poses [n i p], grad_weight [groups, weights, j q e]. No other program adds to the same part of
+    them, and one thread adds to each number, so that the order is fixed.
     """
     REAL: tl.constexpr = grad_poses.dtype.element_ty
     I: tl.constexpr = K * C_IN  # noqa: E741
@@ -212,14 +212,6 @@ def gradients_kernel(
                         mask=columns[None, :] & (q < Q)[:, None],
                         sem="relaxed",
                     )
-                    if OFFSET_WANTED:
-                        at = tl.arange(0, EP)
-                        tl.atomic_add(
-                            grad_offset + (start * I + i) * (R * E) + (n * (I * R * E) + r * E)[:, None] + at[None, :],
-                            tl.sum(tl.reshape(grad_V, (BM, BC // EP, EP)), axis=1),
-                            mask=rows[:, None] & (at < E)[None, :],
-                            sem="relaxed",
-                        )
 
 
 # With TRITON_INTERPRET=1 in the environment when this is imported, kernels run as NumPy code on CPU tensors.
