@@ -80,7 +80,7 @@ results: .venv/test
 	$(BIN)/python -m tools.speed > docs/reference/speed.md
 	$(BIN)/python -m tools.findings
 
-# BENCH="em- --compile --json em.json": which, and how; --help tells.
+# BENCH="em- --json em.json": which, and how; --help tells.
 bench: .venv/test
 	$(BIN)/python -m benchmarks $(BENCH)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmarks.cases import select
-from benchmarks.measure import BARE, COMPILE, EAGER, NATIVE, PLAIN, TRITON, Contender, peak_flops, run_case, verify_case
+from benchmarks.measure import EAGER, NATIVE, PLAIN, TRITON, Contender, run_case, verify_case
 from benchmarks.report import document, print_measured, print_parity
 from capsella.errors import CapsellaError
 from capsella.files import write_json
@@ -21,7 +21,7 @@ from capsella.files import write_json
 
 @dataclass(frozen=True)
 class Measure:
-    """Time the routing kernels in turn with plain PyTorch, the eager backend and the network without capsule layers.
+    """Time the routing kernels in turn with plain PyTorch and the eager backend.
 
     A kernel whose results are wrong is not timed, and the exit code is 1.
     """
@@ -34,8 +34,6 @@ class Measure:
     """Rounds per case, at least."""
     seconds: float = 2.0
     """Add rounds until this many seconds have passed."""
-    compile: bool = False
-    """Also time torch.compile of the eager backend, which takes minutes to start."""
     memory: bool = True
     """Measure the peak memory of training steps, each in a process of its own."""
     threads: int | None = None
@@ -65,8 +63,7 @@ def _run(options: Measure, contenders: tuple[Contender, ...] | None, console: Co
         raise ValueError("device: cuda must be there on this machine")
     device, cases, results = torch.device(options.device), select(options.pattern), []
     fused = NATIVE if options.device == "cpu" else TRITON
-    chosen = contenders or (PLAIN, EAGER, *([COMPILE] if options.compile else []), fused, BARE)
-    peak = 0.0 if options.verify else peak_flops(device)
+    chosen = contenders or (PLAIN, EAGER, fused)
     for case in cases:
         if options.verify:
             results.append(verify_case(case, chosen, device))
@@ -74,9 +71,9 @@ def _run(options: Measure, contenders: tuple[Contender, ...] | None, console: Co
             results.append(run_case(case, chosen, device, options.repeats, options.seconds, options.memory))
         print_parity(results[-1], console)
         if not options.verify:
-            print_measured(results[-1], peak, console)
+            print_measured(results[-1], console)
         if options.json is not None:  # after every case, so that an interrupted run leaves what it measured
-            write_json(options.json, document(results, peak, device, options.repeats))
+            write_json(options.json, document(results, device, options.repeats))
     return int(any(result.wrong for result in results))
 
 

@@ -1,12 +1,4 @@
-"""The ops to measure, at the shapes of the papers and of the thesis: capsule layers and networks, with any routing.
-
-Operations are counted as the algorithm needs them, whoever computes it; a multiplication and an addition count one
-each. For a vote element V, with q numbers in a row of a pose: 2q to make it, once; in each iteration of EM, variational
-and Heinsen routing 2 for Σ r V and 4 for Σ r (V − μ)², and 4 for (V − μ)²/σ² in all but the last; in dynamic routing
-and inverted attention 2 for Σ c V, and 2 for V·v in all but the last; in self-routing 2, without its logits; in
-self-attention 6. Tied dynamic routing needs no votes: s = Σ_t W (Σ c u), and û·v = u·(W v). A training step counts
-three times the forward pass, as for matrix products: gradients of both factors. Recomputation counts nothing.
-"""
+"""The ops to measure, at the shapes of the papers and of the thesis: capsule layers and networks, with any routing."""
 
 import fnmatch
 from abc import ABC, abstractmethod
@@ -16,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from capsella.errors import unknown_name
 from capsella.layers import CapsuleConv2d, DenseCapsules, coordinate_addition, receptive_field_centres
@@ -61,10 +52,6 @@ class Op(ABC):
     @abstractmethod
     def backward(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
         """Return the outputs after adding their gradients to the parameters, and to the inputs that require them."""
-
-    @abstractmethod
-    def flops(self, inputs: Inputs, training: bool) -> int:
-        """Return the operations that the algorithm needs."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +98,6 @@ class LayerOp(Op):
         torch.autograd.backward([output for output, _ in needed], [gradient for _, gradient in needed])
         return outputs
 
-    def flops(self, inputs: Inputs, training: bool) -> int:
-        """Return those of the layer."""
-        return layer_flops(self.module(self.routing), inputs[0].shape) * (3 if training else 1)
-
 
 @dataclass(frozen=True)
 class NetworkOp(Op):
@@ -148,82 +131,10 @@ class NetworkOp(Op):
         total_loss(output, images, labels, self.loss).total.backward()
         return _named(output)
 
-    def flops(self, inputs: Inputs, training: bool) -> int:
-        """Count the network without capsule layers, and add those of its capsule layers."""
-        model, image = self.module(self.routing), tuple(tensor[:1] for tensor in inputs)
-        with FlopCounterMode(display=False) as counter:
-            bare = without_capsules(model)
-            _ = self.backward(bare, image) if training else self.outputs(bare, image)
-        counted: list[int] = []
-
-        def count(layer: nn.Module, children: tuple[Capsules]) -> None:
-            assert isinstance(layer, CapsuleConv2d)
-            counted.append(layer_flops(layer, children[0].poses.shape))
-
-        hooks = [layer.register_forward_pre_hook(count) for layer in model.capsule_layers]
-        with torch.no_grad():
-            model(image[0])
-        for hook in hooks:
-            hook.remove()
-        return (int(counter.get_total_flops()) + sum(counted) * (3 if training else 1)) * len(inputs[0])
-
 
 def _named(output: Any) -> dict[str, Tensor]:
     named = {"activations": output.activations, "poses": output.capsules.poses}
     return named if output.reconstruction is None else {**named, "reconstruction": output.reconstruction}
-
-
-class _FirstNumbers(nn.Module):
-    """Takes the first numbers of the feature maps for the class poses, which costs nothing."""
-
-    def __init__(self, classes: int, pose: int) -> None:
-        super().__init__()
-        self.shape = (1, 1, classes, pose)
-
-    def forward(self, maps: Tensor) -> Capsules:
-        """Turn maps [b channels height width] into poses [b 1 1 classes pose] and their lengths."""
-        _, _, classes, pose = self.shape
-        poses = maps.flatten(1)[:, : classes * pose].unflatten(1, self.shape)
-        return Capsules(poses, length(poses))
-
-
-def without_capsules(model: CapsuleClassifier) -> CapsuleClassifier:
-    """Return only the convolutions and the decoder of a network, which share its weights."""
-    last = model.capsule_layers[-1]
-    assert isinstance(last, CapsuleConv2d)
-    pose = last.weight.shape[4] * last.weight.shape[5] if last.geometry.matrix else last.weight.shape[5]
-    convolution = model.primary.conv
-    assert isinstance(convolution, nn.Conv2d)
-    head = nn.Sequential(_FirstNumbers(len(model.classes), pose))
-    shape = {"image_size": model.image_size, "channels": model.channels, "classes": model.classes}
-    return CapsuleClassifier(model.backbone, convolution, head, model.decoder, **shape)  # type: ignore[arg-type]
-
-
-def layer_flops(layer: CapsuleConv2d, poses: tuple[int, ...]) -> int:
-    """Return the operations of a forward pass for children's poses of shape [b h w c_in p].
-
-    Raises:
-        ValueError: a routing whose operations are not counted here.
-    """
-    batch, height, width, c_in, p = poses
-    c_out, q, columns = layer.weight.shape[3:]
-    rows, cols = layer.geometry.grid((height, width))
-    positions = layer.geometry.kernel[0] * layer.geometry.kernel[1]
-    links = batch * rows * cols * positions * c_in * c_out  # pairs of a child and a parent
-    d = p // q * columns
-    routing = layer.routing
-    if isinstance(routing, EMRouting | VariationalRouting | HeinsenRouting):
-        T = routing.iterations
-        return links * d * (2 * q + 6 * T + 4 * (T - 1))
-    if isinstance(routing, DynamicRouting | InvertedAttentionRouting):
-        passes = 2 * routing.iterations - 1  # sums of votes, and agreements with them
-    elif isinstance(routing, SelfRouting | SelfAttentionRouting):
-        passes = 1 if isinstance(routing, SelfRouting) else 3
-    else:
-        raise ValueError(f"routing: must be one with kernels of its own to be counted, got {routing.name!r}")
-    if layer.geometry.tied and isinstance(routing, DynamicRouting):
-        return passes * 2 * (links * p + links // positions * d * q)
-    return links * d * (2 * q + 2 * passes)
 
 
 # The cases
@@ -270,14 +181,10 @@ class Case:
 
 
 ALL, TYPES, DYNAMIC = EMRouting(), EMRouting(competition="types"), DynamicRouting()
-EM_CONV1_ALL = LayerOp("em-conv1-all", ALL, _conv1, (14, 14))
-DIGITS = LayerOp("dynamic-dense", DYNAMIC, _digits, (6, 6))
-CAPSNET1 = LayerOp("dynamic-tied", DYNAMIC, _capsnet1, (6, 6))
-SMALL = NetworkOp("matrix-capsnet-small", ALL, "hinton2018_matrix_capsnet_small", LossOptions(name="spread"))
 # Each op with its batch sizes, which are measured forward and in training.
 OPS: tuple[tuple[Op, tuple[int, ...]], ...] = (
     (LayerOp("em-conv1-types", TYPES, _conv1, (14, 14)), (8,)),
-    (EM_CONV1_ALL, (8,)),
+    (LayerOp("em-conv1-all", ALL, _conv1, (14, 14)), (8,)),
     (LayerOp("em-conv2-types", TYPES, _conv2, (6, 6)), (8,)),
     (LayerOp("em-conv2-all", ALL, _conv2, (6, 6)), (8,)),
     (LayerOp("em-classes", ALL, _em_classes, (4, 4)), (32,)),
@@ -286,12 +193,12 @@ OPS: tuple[tuple[Op, tuple[int, ...]], ...] = (
     (LayerOp("self-conv1", SelfRouting(), _conv1, (14, 14)), (8,)),
     (LayerOp("self-attention-conv1", SelfAttentionRouting(), _conv1, (14, 14)), (8,)),
     (LayerOp("inverted-attention-conv1", InvertedAttentionRouting(), _conv1, (14, 14)), (8,)),
-    (DIGITS, (1, 128)),
-    (CAPSNET1, (1, 16)),
+    (LayerOp("dynamic-dense", DYNAMIC, _digits, (6, 6)), (1, 128)),
+    (LayerOp("dynamic-tied", DYNAMIC, _capsnet1, (6, 6)), (1, 16)),
     (LayerOp("dynamic-conv", DYNAMIC, _capsnet2, (6, 6)), (1, 16)),
     (NetworkOp("capsnet", DYNAMIC, "sabour2017_capsnet", LossOptions(name="margin")), (1, 128)),
     (NetworkOp("matrix-capsnet", ALL, "hinton2018_matrix_capsnet", LossOptions(name="spread")), (1, 8, 32)),
-    (SMALL, (32,)),
+    (NetworkOp("matrix-capsnet-small", ALL, "hinton2018_matrix_capsnet_small", LossOptions(name="spread")), (32,)),
 )
 CASES = tuple(Case(op, batch, training) for op, batches in OPS for batch in batches for training in (False, True))
 

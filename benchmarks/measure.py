@@ -6,10 +6,8 @@
 import dataclasses
 import gc
 import json
-import math
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import Case, Inputs, NetworkOp, Op, select, without_capsules
+from benchmarks.cases import Case, Inputs, NetworkOp, Op, select
 from benchmarks.plain import plain
 from capsella.bench import Timing, timings
 from capsella.errors import CapsellaError
 from capsella.routing import Routing
 
 ROOT = Path(__file__).parents[1]
-# Ops whose training step `torch.compile` of eager gets wrong on a CPU: the process dies some calls later.
-MISCOMPILED = {"dynamic-dense": "its compiled backward pass corrupts memory with PyTorch 2.13 (pytorch/pytorch#159154)"}
 # A kernel may be this much farther from float64 than eager in float32: another order of sums, no other formula.
 # Rounding grows through the layers of a network.
 LAYER_FACTOR, NETWORK_FACTOR = 4.0, 30.0
@@ -43,38 +39,27 @@ class Contender:
     """One way to compute an op.
 
     routing: from the op's options to its implementation. fused: its results are verified.
-    compiled: under `torch.compile`. bare: a network without its capsule layers.
     """
 
     name: str
     routing: Callable[[Routing], Routing]
     fused: bool = False
-    compiled: bool = False
-    bare: bool = False
 
     def step(self, case: Case, device: torch.device) -> Step:
         """Return the function to time, after a first call.
 
         Raises:
-            UnavailableError: the routing lacks this backend, memory is too small, or the compiled op is wrong.
+            UnavailableError: the routing lacks this backend, or memory is too small.
         """
-        if self.compiled and case.training and device.type == "cpu" and case.op.name in MISCOMPILED:
-            raise UnavailableError(MISCOMPILED[case.op.name])
         try:
-            module = self.module(case.op).to(device)
-            compiled: nn.Module = torch.compile(module) if self.compiled else module  # type: ignore[assignment]
-            step = step_of(case, compiled, _copies(case.op.inputs(case.batch), device))
+            module = case.op.module(self.routing(case.op.routing)).to(device)
+            step = step_of(case, module, _copies(case.op.inputs(case.batch), device))
             step()
         except ValueError as error:
             raise UnavailableError(_reason(error)) from error
         except torch.OutOfMemoryError as error:
             raise UnavailableError("out of memory") from error
         return step
-
-    def module(self, op: Op) -> nn.Module:
-        """Return the op with this implementation."""
-        module = op.module(self.routing(op.routing))
-        return without_capsules(module) if self.bare else module  # type: ignore[arg-type]
 
 
 def _reason(error: ValueError) -> str:
@@ -119,11 +104,9 @@ def backend(name: str) -> Callable[[Routing], Routing]:
 
 PLAIN = Contender("plain", plain)
 EAGER = Contender("eager", backend("eager"))
-COMPILE = Contender("compile", backend("eager"), compiled=True)
 NATIVE = Contender("native", backend("native"), fused=True)
 TRITON = Contender("triton", backend("triton"), fused=True)
-BARE = Contender("bare", backend("eager"), bare=True)
-CONTENDERS = {contender.name: contender for contender in (PLAIN, EAGER, COMPILE, NATIVE, TRITON, BARE)}
+CONTENDERS = {contender.name: contender for contender in (PLAIN, EAGER, NATIVE, TRITON)}
 
 
 class Parity(NamedTuple):
@@ -174,7 +157,6 @@ class Result:
     """Measurements of one case, by contender."""
 
     case: Case
-    flops: int = 0
     parity: dict[str, list[Parity]] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
@@ -210,11 +192,9 @@ def run_case(
 ) -> Result:
     """Verify and then measure one case without the contenders that are wrong."""
     result = verify_case(case, contenders, device)
-    result.flops = case.op.flops(case.op.inputs(case.batch), case.training)
     steps: dict[str, Step] = {}
     for contender in contenders:
-        fits = not contender.bare or isinstance(case.op, NetworkOp)
-        if fits and contender.name not in {*result.wrong, *result.unavailable}:
+        if contender.name not in {*result.wrong, *result.unavailable}:
             try:
                 steps[contender.name] = contender.step(case, device)
             except UnavailableError as error:
@@ -245,7 +225,7 @@ def _print_peak(name: str, contender: str, threads: str) -> None:
     torch.set_num_threads(int(threads))
     (case,) = select(name)
     torch.mm(torch.ones(64, 64), torch.ones(64, 64))  # starts the threads, whose memory belongs to the process
-    step = step_of(case, CONTENDERS[contender].module(case.op), case.op.inputs(case.batch))
+    step = step_of(case, case.op.module(CONTENDERS[contender].routing(case.op.routing)), case.op.inputs(case.batch))
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is resident now
     before = _high_water_kib()
@@ -257,16 +237,6 @@ def _print_peak(name: str, contender: str, threads: str) -> None:
 def _high_water_kib() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-
-
-def peak_flops(device: torch.device, seconds: float = 1.0) -> float:
-    """Return the operations per second of the best of many float32 matrix products (TF32 off)."""
-    size = 8192 if device.type == "cuda" else 1536
-    a, b = (torch.rand(size, size, device=device) for _ in range(2))
-    best, start = math.inf, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        best = min(best, timings({"product": lambda: a @ b}, 1, 0.0, device)["product"].median)
-    return 2 * size**3 / best
 
 
 if __name__ == "__main__":

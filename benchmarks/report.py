@@ -12,7 +12,7 @@ from rich.table import Table
 from benchmarks.measure import Parity, Result
 from capsella.environment import environment
 
-COLUMNS = ("median ms", "min–max", "images/s", "× plain", "× eager", "× compile", "MiB", "GFLOP/s", "% of peak")
+COLUMNS = ("median ms", "min–max", "images/s", "× plain", "× eager", "MiB")
 WORST = 3  # tensors to name for a contender that is wrong
 
 
@@ -31,15 +31,14 @@ def print_parity(result: Result, console: Console) -> None:
         console.print(f"{result.case.name}: {name} not available: {why}", markup=False, soft_wrap=True)
 
 
-def print_measured(result: Result, peak: float, console: Console) -> None:
-    """Print a table of the contenders of a case. × plain, eager, compile: times as fast."""
+def print_measured(result: Result, console: Console) -> None:
+    """Print a table of the contenders of a case. × plain, × eager: times as fast."""
     table = Table("", *COLUMNS, title=result.case.name, title_justify="left")
     for column in table.columns:
         column.no_wrap, column.justify = True, "right"
     for name, timing in result.timings.items():
-        ratios = [result.ratio(name, other) for other in ("plain", "eager", "compile")]
-        mib, speed = result.memory_mib.get(name), result.flops / timing.median
-        whole = name != "bare"  # which leaves out some of the counted operations
+        ratios = [result.ratio(name, other) for other in ("plain", "eager")]
+        mib = result.memory_mib.get(name)
         table.add_row(
             name,
             f"{1e3 * timing.median:.2f}",
@@ -47,13 +46,11 @@ def print_measured(result: Result, peak: float, console: Console) -> None:
             f"{result.case.batch / timing.median:.1f}",
             *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
             "" if mib is None else f"{mib:.0f}",
-            f"{speed / 1e9:.1f}" if whole else "",
-            f"{100 * speed / peak:.0f}" if whole else "",
         )
     console.print(table)
 
 
-def document(results: Sequence[Result], peak: float, device: torch.device, repeats: int) -> dict[str, Any]:
+def document(results: Sequence[Result], device: torch.device, repeats: int) -> dict[str, Any]:
     """Return all of it with the environment, ready for JSON. Times are in seconds."""
     runtimes = {info["filepath"].rpartition("/")[2] for info in threadpoolctl.threadpool_info()}
     return {
@@ -61,7 +58,6 @@ def document(results: Sequence[Result], peak: float, device: torch.device, repea
         "thread_pools": sorted(runtimes),
         "device": str(device),
         "repeats": repeats,
-        "peak_flops_per_second": peak,
         "cases": [_entry(result) for result in results],
     }
 
@@ -73,7 +69,6 @@ def _entry(result: Result) -> dict[str, Any]:
         "op": case.op.name,
         "batch": case.batch,
         "training": case.training,
-        "flops": result.flops,
         "wrong": sorted(result.wrong),
         "unavailable": result.unavailable,
         "timings": {name: timing._asdict() for name, timing in result.timings.items()},

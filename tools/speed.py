@@ -90,11 +90,10 @@ def add(name: str, measured: Path, path: Path = SPEED) -> None:
     """Add what `python -m benchmarks --json` wrote, without what the page does not show."""
     values = json.loads(measured.read_text(encoding="utf-8"))
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    shown = ("case", "op", "batch", "training", "flops", "memory_mib", "bars")
+    shown = ("case", "op", "batch", "training", "memory_mib")
     known[name] = {
         "environment": {key: values["environment"][key] for key in ("threads", "cpu", "gpu", "torch", "commit")},
         "device": values["device"],
-        "peak_flops_per_second": values["peak_flops_per_second"],
         "cases": [
             {key: case[key] for key in shown if key in case}
             | {"timings": {backend: {"median": timing["median"]} for backend, timing in case["timings"].items()}}

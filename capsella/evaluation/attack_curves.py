@@ -20,8 +20,7 @@ from capsella.evaluation.attacks import (
     vote_log_odds,
 )
 from capsella.models import ImageClassifier
-from capsella.models.inference import device_of, inference
-from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.models.inference import device_of, inference, predict_with_scores, without_unused_decoder
 from capsella.progress import tracked
 from capsella.seeds import mixed_seed
 from capsella.types import check_finite

@@ -19,8 +19,7 @@ from torch import Tensor
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.models.inference import evaluation_mode
-from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.models.inference import evaluation_mode, predict_with_scores, without_unused_decoder
 from capsella.routing import LogisticRouting, capsule_votes
 from capsella.types import Output
 from capsella.uncertainty import FALSE_POSITIVE_RATE

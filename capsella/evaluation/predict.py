@@ -31,8 +31,7 @@ from capsella.evaluation.tables import (
 from capsella.image_options import CellCut
 from capsella.losses import top_classes
 from capsella.models import ImageClassifier
-from capsella.models.inference import inference, optimize_for_inference
-from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.models.inference import inference, optimize_for_inference, predict_with_scores, without_unused_decoder
 from capsella.progress import tracked
 from capsella.uncertainty import OODDetector
 

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 from capsella.errors import check_argument, warn_once
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
-from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.models.inference import predict_with_scores, without_unused_decoder
 from capsella.routing import Routing
 from capsella.routing.backends import Backend
 from capsella.uncertainty import FALSE_POSITIVE_RATE, Calibration, OODDetector, is_fitted_to

@@ -1,7 +1,6 @@
 """Routed capsule layers: capsule convolutions, dense layers, and layers that inverted attention routes concurrently."""
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -77,11 +76,12 @@ class CapsuleConv2d(nn.Module):
     ) -> None:
         super().__init__()
         check_argument(isinstance(routing, Routing), "be a Routing, e.g. EMRouting()", routing=routing)
-        _check_norm(norm, routing)
+        holds = norm is None or (norm == "batch" and isinstance(routing, LogisticRouting))
+        check_argument(holds, "be None, or 'batch' for a routing whose activations have log-odds", norm=norm)
         check_minimum(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out)
         check_argument(weight_sd > 0, "be above 0", weight_sd=weight_sd)
         check_argument(pose in ("vector", "matrix"), "be 'vector' or 'matrix'", pose=pose)
-        self.geometry = Geometry(_pair("kernel", kernel), _pair("stride", stride), tied, matrix=pose == "matrix")
+        self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
         self.weight = nn.Parameter(_initial_weight(shape, weight_sd, pose, routing))
@@ -119,15 +119,11 @@ class CapsuleConv2d(nn.Module):
         """Return these children with the layer's weight and geometry, in the layer's dtype, at least float32.
 
         Raises:
-            ValueError: children with other numbers of types or pose elements; a `vote_offset` on the meta device.
+            ValueError: children with other numbers of types or pose elements.
         """
         weight, (_, _, types, _, q, _) = at_least_float32(self.weight), self.weight.shape
         pose = q * q if self.geometry.matrix else q
         check_children(children, types, pose)
-        if self.vote_offset is not None and self.vote_offset.is_meta and not weight.is_meta:
-            raise ValueError(
-                "vote_offset: must not be on the meta device, as weight files do not hold it: make the layer elsewhere"
-            )
         poses, activations = (part.to(weight.dtype) for part in children)
         offset = None if self.vote_offset is None else self.vote_offset.to(weight.dtype)
         return RoutingInputs(poses, activations, weight, self.geometry, offset)
@@ -195,7 +191,7 @@ class AttentionCapsules(CapsuleConv2d):
     in the window)), where d is the number of a matrix pose's rows.
 
     Args:
-        types_in, pose_in, types_out, pose_out, kernel, stride, pose: as for `CapsuleConv2d`.
+        types_in, pose_in, types_out, pose_out, kernel, stride: as for `CapsuleConv2d`; poses are matrices.
         routing: the routing of the whole stack.
     """
 
@@ -208,10 +204,9 @@ class AttentionCapsules(CapsuleConv2d):
         kernel: int | tuple[int, int],
         stride: int | tuple[int, int] = 1,
         *,
-        pose: PoseKind = "matrix",
         routing: InvertedAttentionRouting = InvertedAttentionRouting(),
     ) -> None:
-        super().__init__(types_in, pose_in, types_out, pose_out, kernel, stride, pose=pose, routing=routing)
+        super().__init__(types_in, pose_in, types_out, pose_out, kernel, stride, pose="matrix", routing=routing)
         kh, kw, c_in, c_out, q, _ = self.weight.shape
         if not self.weight.is_meta:  # see he_init_
             nn.init.normal_(self.weight, std=math.sqrt(c_out / (q * kh * kw * c_in)))
@@ -279,17 +274,6 @@ class AttentionStack(nn.Sequential):
         return capsules[-1]
 
 
-def _check_norm(norm: str | None, routing: Routing) -> None:
-    if norm is None:
-        return
-    if norm != "batch":
-        raise ArgumentError("norm", "be 'batch' or None", norm)
-    if not isinstance(routing, LogisticRouting):
-        raise ValueError(
-            f"norm: must be None for routing {routing.name!r}, which has no log-odds to normalise; got {norm!r}"
-        )
-
-
 def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: Routing) -> Tensor:
     weight = torch.empty(shape)
     if not weight.is_meta:  # see he_init_
@@ -299,8 +283,5 @@ def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: 
     return weight
 
 
-def _pair(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
-    pair = value if isinstance(value, Sequence) else (value, value)
-    check_argument(len(pair) == 2, "be one number, or two for rows and columns", **{name: value})
-    rows, columns = pair
-    return operator.index(rows), operator.index(columns)
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,27 +1,34 @@
 """Convolutions that train in a half to a third of the time on a CPU.
 
 In float32, convolving the spectra of tiles needs a fraction of the multiplications. Large kernels use PyTorch's matrix
-products for this, 3×3 kernels C++ code. In bfloat16, the gradients of strided convolutions are matrix products.
+products for this, 3×3 kernels the C++ code of csrc/winograd.cpp: Winograd's F(4×4, 3×3) (Lavin and Gray 2016, arXiv
+1509.09308), where tiles of 6×6 numbers are transformed to spectra.
 """
 
 import functools
 import math
-from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.layers.winograd import WinogradConvolution, winograd_pays
+from capsella._native import kernels
 from capsella.routing.functional import asks_second_derivative, is_traced, is_transformed
 
 TILES = range(4, 17)  # rows of the tiles that are tried; larger tiles cost more memory than they save multiplications
 DIRECT = 1.2  # time of a multiplication in a direct convolution, relative to one in a product of large matrices
 WORD = 30.0  # time of writing a number and reading it again, relative to the same
 WORTHWHILE = 1.5  # tiles must be faster by this factor
-LARGE = 4_000_000  # weights from which PyTorch's gradients of a strided convolution take 2 to 4 times as long as ours
-FEWEST = 8  # smallest number of images for which our gradients are faster
+CHANNELS = 16  # the kernels take only multiples of this many channels
+SAVES = 1.6  # a direct convolution must need this many times the multiplications of the tiles
+# From a kernel's three numbers along one axis to their spectrum at 0, ±1, ±2 and infinity.
+_AXIS = torch.tensor(
+    [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6],
+     [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]],
+    dtype=torch.float64,
+)  # fmt: skip
+_KERNEL = torch.kron(_AXIS, _AXIS).float()  # [36 9]
 
 
 class FastConv2d(nn.Conv2d):
@@ -30,8 +37,7 @@ class FastConv2d(nn.Conv2d):
     `WinogradConvolution` takes 3×3 kernels over maps stored channels last. For large kernels in float32, images and
     kernel are transformed to spectra, tile by tile, where a convolution is an element-wise product (Mathieu, Henaff,
     LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv 1509.09308). A stride of s splits the convolution
-    into s² ones with kernels s times smaller, whose sum is one matrix product. In bfloat16, the gradients of strided
-    convolutions are matrix products.
+    into s² ones with kernels s times smaller, whose sum is one matrix product.
 
     The result differs from a direct convolution by rounding. If all numbers of a tile have about the same magnitude, as
     in images and maps, it is at least as near to the exact result. Errors are small relative to the largest number of
@@ -60,29 +66,17 @@ def fast_conv2d(
     padding: int = 0,
 ) -> Float[Tensor, "b out rows columns"]:
     """Convolve as `torch.nn.functional.conv2d`, or as `FastConv2d` if gradients are enabled and that is faster."""
-    here = images.device.type == "cpu" and torch.is_grad_enabled() and not is_traced()
-    dtype = _computed_in(images, weight) if here and not is_transformed() else None
+    here = images.device.type == "cpu" and torch.is_grad_enabled() and not is_traced() and not is_transformed()
+    single = images.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     out: Tensor
-    if dtype == torch.bfloat16 and gradients_by_matrices_pay(images, weight, stride):
-        rounded = (None if tensor is None else tensor.to(dtype) for tensor in (images, weight, bias))
-        out = StridedConvolution.apply(*rounded, stride, padding)
-        return out
-    if dtype == torch.float32 and winograd_pays(images, weight, stride, padding):
+    if here and single and winograd_pays(images, weight, stride, padding):
         out = WinogradConvolution.apply(images, weight, bias, padding)
         return out
-    tile = _tile_for(images, weight, stride, padding) if dtype == torch.float32 else None
+    tile = _tile_for(images, weight, stride, padding) if here and single else None
     if tile is None:
         return torch.nn.functional.conv2d(images, weight, bias, stride, padding)
     out = _TiledConvolution.apply(images, weight, stride, padding, tile)
     return out if bias is None else out + bias[:, None, None]
-
-
-def _computed_in(images: Tensor, weight: Tensor) -> torch.dtype | None:
-    """Return the dtype in which a CPU would convolve; None if images and weight have different ones."""
-    given = {images.dtype, weight.dtype}
-    if torch.is_autocast_enabled("cpu") and torch.float64 not in given:
-        return torch.get_autocast_dtype("cpu")
-    return images.dtype if len(given) == 1 else None
 
 
 def _tile_for(images: Tensor, weight: Tensor, stride: int, padding: int) -> int | None:
@@ -239,7 +233,10 @@ class _TiledConvolution(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         seen, known, images, weight = ctx.saved_tensors
         if asks_second_derivative():
-            return *usual_gradients(ctx, slope, images, weight), None, None, None
+            # PyTorch's own convolution can be differentiated again.
+            sizes = [ctx.stride] * 2, [ctx.padding] * 2, [1, 1], False, [0, 0], 1, [*ctx.needs_input_grad[:2], False]
+            of_images, of_weight, _ = torch.ops.aten.convolution_backward(slope, images, weight, None, *sizes)
+            return of_images, of_weight, None, None, None
         cut: Tiling = ctx.cut
         (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape
         r, t = cut.products, len(cut.outputs)
@@ -281,79 +278,72 @@ def _pixels_last(flat: Tensor, like: Tensor, channels: int, size: tuple[int, int
     return maps.contiguous(memory_format=torch.channels_last)
 
 
-def gradients_by_matrices_pay(images: Tensor, weight: Tensor, stride: int) -> bool:
-    """Return whether `StridedConvolution` is faster, as measured on one core with AMX for 32 to 512 maps."""
-    asked = images.requires_grad or weight.requires_grad
-    return asked and stride > 1 and weight.numel() >= LARGE and len(images) >= FEWEST
+def winograd_pays(maps: Tensor, weight: Tensor, stride: int, padding: int) -> bool:
+    """Return whether `WinogradConvolution` supports a convolution in float32 on the CPU, and is faster."""
+    if not hasattr(kernels, "winograd_forward") or tuple(weight.shape[2:]) != (3, 3) or stride != 1 or padding > 2:
+        return False
+    rows, columns = (n + 2 * padding - 2 for n in maps.shape[2:])
+    tiles = -(-rows // 4) * -(-columns // 4)
+    return (
+        maps.is_contiguous(memory_format=torch.channels_last)
+        and weight.shape[0] % CHANNELS == weight.shape[1] % CHANNELS == 0
+        and min(len(maps), rows, columns) > 0
+        and 36 * SAVES * tiles < 9 * rows * columns
+    )
 
 
-class StridedConvolution(torch.autograd.Function):
-    """A `torch.nn.functional.conv2d` in bfloat16 whose gradients are one matrix product per tap of the kernel.
+class WinogradConvolution(torch.autograd.Function):
+    """A `torch.nn.functional.conv2d` in float32 with a 3×3 kernel and stride 1.
 
-    images [b c h w], weight [out c k k], bias [out] or None, stride, padding → [b out rows columns]. The gradient of
-    images sums products rounded to bfloat16 in float32, so its rounding error is up to one and a half times PyTorch's.
-    The gradient of the kernel is as accurate as PyTorch's.
+    maps [b c h w], weight [out c 3 3], bias [out] or None, padding 0 to 2 → [b out rows columns], channels last.
+    Rounding errors are about 1e-6 times the largest number of a tile. An infinity spoils its tile.
     """
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
         """Convolve."""
-        ctx.save_for_backward(images, weight)
-        ctx.stride, ctx.padding = stride, padding
-        return torch.nn.functional.conv2d(images, weight, bias, stride, padding)
+        ctx.save_for_backward(maps, weight)
+        ctx.padding = padding
+        return _convolve(maps, weight, bias, padding)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        """Return the gradients of images, weight and bias, for the output's gradient [b out rows columns]."""
-        images, weight = ctx.saved_tensors
-        of_bias = slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        """Return the gradients of maps, weight and bias, for the output's gradient [b out rows columns]."""
+        maps, weight = ctx.saved_tensors
         if asks_second_derivative():
-            return *usual_gradients(ctx, slope, images, weight), of_bias, None, None
-        size = slope.shape[-2:]
-        slopes = slope.permute(2, 3, 0, 1).reshape(-1, len(weight))
-        of_images = of_weight = None
+            sizes = [1, 1], [ctx.padding] * 2, [1, 1], False, [0, 0], 1, list(ctx.needs_input_grad[:3])
+            return *torch.ops.aten.convolution_backward(slope, maps, weight, [len(weight)], *sizes), None
+        slope = slope.contiguous(memory_format=torch.channels_last)
+        of_maps = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_images = _of_images(slopes, size, images, weight, ctx.stride, ctx.padding)
+            of_maps = _convolve(slope, weight.flip(2, 3).transpose(0, 1), None, 2 - ctx.padding)
         if ctx.needs_input_grad[1]:
-            of_weight = _of_weight(slopes, size, images, weight, ctx.stride, ctx.padding)
-        return of_images, of_weight, of_bias, None, None
+            channels, out_channels = weight.shape[1], weight.shape[0]
+            spectrum = maps.new_empty(36, channels, out_channels)
+            sizes = kernels.Maps(**_sizes(maps, out_channels, ctx.padding))
+            kernels.winograd_weights(sizes, _array(maps), _array(slope), spectrum, threads=torch.get_num_threads())
+            of_weight = (_KERNEL.T @ spectrum.flatten(1)).view(3, 3, channels, out_channels).permute(3, 2, 0, 1)
+        return of_maps, of_weight, slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None
 
 
-def usual_gradients(ctx: Any, slope: Tensor, images: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return gradients of images and weight by PyTorch's own convolution, which can be differentiated again."""
-    asked = [*ctx.needs_input_grad[:2], False]
-    stride, padding = [ctx.stride] * 2, [ctx.padding] * 2
-    of_images, of_weight, _ = torch.ops.aten.convolution_backward(
-        slope, images, weight, None, stride, padding, [1, 1], False, [0, 0], 1, asked
-    )
-    return of_images, of_weight
+def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    out_channels, channels = weight.shape[:2]
+    spectrum = (_KERNEL @ weight.detach().permute(2, 3, 1, 0).reshape(9, -1)).view(36, channels, out_channels)
+    sizes = _sizes(maps, out_channels, padding)
+    out = maps.new_empty(sizes["batch"], sizes["rows"], sizes["columns"], out_channels)
+    given = None if bias is None else bias.detach().contiguous()
+    threads = torch.get_num_threads()
+    kernels.winograd_forward(kernels.Maps(**sizes), _array(maps), spectrum, given, out, threads=threads)
+    return out.permute(0, 3, 1, 2)
 
 
-def _of_images(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Multiply the output's gradient [rows·columns·b out] by each row of taps, and add it to the places they read."""
-    (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape
-    taps = weight.permute(2, 0, 3, 1).reshape(kernel, maps, kernel * channels)
-    out = slopes.new_zeros(height + 2 * padding, width + 2 * padding, batch, channels, dtype=torch.float32)
-    for row in range(kernel):
-        pulled = torch.mm(slopes, taps[row]).view(*size, batch, kernel, channels)
-        for column in range(kernel):
-            out[_seen((row, column), size, stride)] += pulled[:, :, :, column]
-    inside = out[padding : padding + height, padding : padding + width]
-    return inside.permute(2, 3, 0, 1).to(images.dtype).contiguous()
+def _sizes(maps: Tensor, out_channels: int, padding: int) -> dict[str, int]:
+    batch, channels, height, width = maps.shape
+    rows, columns = (n + 2 * padding - 2 for n in (height, width))
+    of_output = {"rows": rows, "columns": columns, "out_channels": out_channels, "padding": padding}
+    return {"batch": batch, "height": height, "width": width, "channels": channels, **of_output}
 
 
-def _of_weight(slopes: Tensor, size: torch.Size, images: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Multiply the output's gradient [rows·columns·b out] by what each tap has read [rows·columns·b c]."""
-    maps, channels, kernel, _ = weight.shape
-    padded = torch.nn.functional.pad(images, (padding,) * 4).permute(2, 3, 0, 1).contiguous()
-    out = weight.new_empty(kernel, kernel, maps, channels)
-    for row, column in product(range(kernel), repeat=2):
-        numbers = padded[_seen((row, column), size, stride)].reshape(-1, channels)
-        torch.mm(slopes.T, numbers, out=out[row, column])
-    return out.permute(2, 3, 0, 1).contiguous()
-
-
-def _seen(tap: tuple[int, int], size: torch.Size, stride: int) -> tuple[slice, slice]:
-    """Return the rows and columns of the padded images that a tap reads."""
-    rows, columns = (slice(at, at + stride * (n - 1) + 1, stride) for at, n in zip(tap, size, strict=True))
-    return rows, columns
+def _array(maps: Tensor) -> Tensor:
+    """Return maps as [b h w c], outside of autograd."""
+    return maps.detach().permute(0, 2, 3, 1)

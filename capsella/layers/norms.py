@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from capsella.errors import check_minimum, unknown_name
 from capsella.types import CapsuleLogits, Capsules, check_children
 
-Norm = Literal["batch", "group", "instance"]
+Norm = Literal["batch", "group"]
 ParentNorm = Literal["batch"]
 GROUP = 16  # channels per group (Wu and He 2018, Table 3), or all if there are fewer
 
@@ -19,9 +19,8 @@ def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
     """Return a normalisation with scale and shift for maps [b channels h w].
 
     "batch" normalises over all images of a batch, and by running statistics in evaluation mode (Ioffe and Szegedy
-    2015), "group" over the pixels of `GROUP` channels of one image (Wu and He 2018), "instance" over one channel of one
-    image (Ulyanov et al. 2016). The last two do not depend on other images, so images of another domain are normalised
-    by their own statistics.
+    2015), "group" over the pixels of `GROUP` channels of one image (Wu and He 2018), so images of another domain are
+    normalised by their own statistics.
 
     Raises:
         ValueError: an unknown `kind`, or `channels` that are below 1 or not a multiple of the number of groups.
@@ -32,9 +31,7 @@ def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
     if kind == "group":
         groups = max(1, channels // GROUP)
         return GroupNorm(groups, channels, eps=eps)
-    if kind == "instance":
-        return GroupNorm(channels, channels, eps=eps)
-    raise unknown_name("norm", kind, ("batch", "group", "instance"))
+    raise unknown_name("norm", kind, ("batch", "group"))
 
 
 class GroupNorm(nn.GroupNorm):
@@ -138,7 +135,7 @@ class NormalisePoses(nn.Module):
     Args:
         types: capsule types.
         pose: pose elements of each type.
-        norm: batch, group or instance.
+        norm: batch or group.
     """
 
     def __init__(self, types: int, pose: int, norm: Norm = "batch") -> None:

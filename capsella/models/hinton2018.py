@@ -19,7 +19,6 @@ from capsella.layers import (
 )
 from capsella.layers import coordinate_addition as coordinate_offset
 from capsella.layers.convolution import PoseKind
-from capsella.layers.norms import ParentNorm
 from capsella.models.base import ImageClassifier, grid_after, register_model, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.models.sabour2017 import conv_relu, dense_layers
@@ -140,8 +139,6 @@ def batchnorm_matrix_capsnet(
     channels: int = 1,
     classes: tuple[str, ...] = SMALLNORB,
     routing: Routing = EMRouting(iterations=2),
-    norm: ParentNorm | None = "batch",
-    class_norm: ParentNorm | None = "batch",
     width: int = 64,
     types: int = 16,
     crop: int | None = None,
@@ -156,10 +153,7 @@ def batchnorm_matrix_capsnet(
     Args:
         image_size: (height, width), large enough for all kernels.
         channels: channels of the images; 2 for both cameras of smallNORB.
-        routing: routing of all three routed layers.
-        norm: "batch" normalises the primary capsules and those of the capsule convolutions by type; None for a routing
-            without log-odds.
-        class_norm: "batch" normalises the class capsules, too.
+        routing: routing of all three routed layers, with log-odds.
         width: channels of the last two convolutions; the first has half as many. The first and the last convolution
             halve the image.
         types: capsule types of each capsule convolution; there are half as many types of primary capsules.
@@ -182,17 +176,17 @@ def batchnorm_matrix_capsnet(
     offset = coordinate_offset(receptive_field_centres(prepare.size, convolutions), p)
     return CapsuleClassifier(
         backbone=nn.Sequential(*stem),
-        primary=MatrixPrimaryCapsules(width, types // 2, p, norm=norm),
+        primary=MatrixPrimaryCapsules(width, types // 2, p, norm="batch"),
         capsule_layers=nn.Sequential(
-            CapsuleConv2d(types // 2, p, types, p, 3, 2, pose="matrix", routing=routing, norm=norm),
-            CapsuleConv2d(types, p, types, p, 3, 1, pose="matrix", routing=routing, norm=norm),
+            CapsuleConv2d(types // 2, p, types, p, 3, 2, pose="matrix", routing=routing, norm="batch"),
+            CapsuleConv2d(types, p, types, p, 3, 1, pose="matrix", routing=routing, norm="batch"),
             DenseCapsules(
                 *(grid, types, p, len(classes), p),
                 tied=True,
                 pose="matrix",
                 vote_offset=offset,
                 routing=routing,
-                norm=class_norm,
+                norm="batch",
             ),
         ),
     )

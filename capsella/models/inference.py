@@ -1,4 +1,4 @@
-"""Networks at inference: in evaluation mode, without a decoder, and with convolutions optimised for a CPU."""
+"""Networks at inference: without a decoder, with scores of OOD detection, and with convolutions optimised for a CPU."""
 
 import copy
 from collections.abc import Iterator
@@ -7,13 +7,21 @@ from itertools import chain
 from typing import Any, TypeGuard, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from capsella.errors import check_argument
+from capsella.errors import CapsellaError, check_argument
 from capsella.layers import FastConv2d, PrimaryCapsules
 from capsella.models.base import ImageClassifier
+from capsella.types import Output
+from capsella.uncertainty.ood import (
+    OODDetector,
+    low_level_features,
+    map_statistics,
+    reconstruction_score,
+    rotation_score,
+)
 
 
 @contextmanager
@@ -52,6 +60,77 @@ def without_decoder(model: ImageClassifier) -> ImageClassifier:
 def check_decoder(model: ImageClassifier, purpose: str) -> None:
     """Raise `ArgumentError` if `model` has no decoder, which `purpose` needs."""
     check_argument(model.has_decoder, f"have a decoder for {purpose}", model=type(model).__name__)
+
+
+def extract(
+    model: ImageClassifier,
+    images: Float[Tensor, "b c h w"],
+    labels: Int[Tensor, " b"] | None = None,
+    *,
+    rotate: bool = False,
+) -> tuple[Output, dict[str, Tensor]]:
+    """Return the model's output, and the features and scores that an `OODDetector` is fitted to.
+
+    Args:
+        model: model to run.
+        images: images to classify.
+        labels: the classes whose poses are returned; None takes the predicted ones.
+        rotate: also classify the images upside down.
+
+    Returns:
+        The output, and by name: the features [b d] "low_level", "features" if the model has feature maps, and "poses"
+        if it has class capsules; the scores [b] "reconstruction" if the model decodes, and "rotation" if requested.
+    """
+    with _last_maps(model) as maps:
+        output = model(images) if labels is None else model(images, labels)
+    extracted = {"low_level": low_level_features(images)}
+    if maps:
+        extracted["features"] = map_statistics(maps[-1])
+    chosen = output.activations.argmax(1) if labels is None else labels
+    if output.capsules is not None:
+        at = torch.arange(images.shape[0], device=images.device)
+        extracted["poses"] = output.capsules.poses[at, 0, 0, chosen].float()
+    if output.reconstruction is not None and output.reconstruction.shape == images.shape:
+        extracted["reconstruction"] = reconstruction_score(images, output.reconstruction)
+    if rotate:
+        rotated = without_decoder(model)(images.flip((2, 3)))
+        extracted["rotation"] = rotation_score(output.activations, rotated.activations)
+    return output, extracted
+
+
+def predict_with_scores(
+    model: ImageClassifier, images: Float[Tensor, "b c h w"], detector: OODDetector
+) -> tuple[Output, Float[Tensor, "b scores"]]:
+    """Return the model's output and, normalised, the scores that `detector.scores` names; with gradients if enabled."""
+    output, extracted = extract(model, images, rotate="rotation" in detector.scores)
+    predicted = output.activations.argmax(1)
+    columns = [
+        detector.gaussians[name].distance(extracted[name], predicted) if name in detector.gaussians else extracted[name]
+        for name in detector.scores
+    ]
+    return output, detector.normalized_scores(torch.stack(columns, 1))
+
+
+def without_unused_decoder(model: ImageClassifier, detector: OODDetector | None) -> ImageClassifier:
+    """Return `model` itself if the detector needs reconstructions, otherwise without its decoder."""
+    return model if detector is not None and "reconstruction" in detector.scores else without_decoder(model)
+
+
+@contextmanager
+def _last_maps(model: ImageClassifier) -> Iterator[list[Tensor]]:
+    """Collect the last feature maps of each call, if the model has any."""
+    maps: list[Tensor] = []
+    try:
+        layers = model.feature_layers()
+    except CapsellaError:
+        yield maps
+        return
+    last = layers[-1] if isinstance(layers, nn.Sequential) else layers
+    hook = last.register_forward_hook(lambda module, inputs, output: maps.append(output))
+    try:
+        yield maps
+    finally:
+        hook.remove()
 
 
 def optimize_for_inference(model: ImageClassifier) -> ImageClassifier:

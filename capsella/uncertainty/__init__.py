@@ -1,7 +1,7 @@
 """Uncertainty of predictions: calibrated probabilities, prediction sets, and detection of out-of-distribution images.
 
 `calibrate_model` and `fit_ood_detector` fit both to a trained network, and its weights are saved with them.
-`evaluate_selective` and `evaluate_ood` measure them on test images. `capsella.models.scoring` runs a network for its
+`evaluate_selective` and `evaluate_ood` measure them on test images. `capsella.models.inference` runs a network for its
 output and its OOD scores.
 """
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from capsella.data import LabelledImages, batches, evenly
 from capsella.errors import check_argument
 from capsella.models import ImageClassifier
-from capsella.models.inference import device_of, inference, without_decoder
-from capsella.models.scoring import extract, without_unused_decoder
+from capsella.models.inference import device_of, extract, inference, without_decoder, without_unused_decoder
 from capsella.uncertainty.calibration import Calibration, fit_calibration
 from capsella.uncertainty.ood import ClassGaussian, OODDetector, fit_detector, fit_gaussian
 from capsella.uncertainty.saving import weights_digest

@@ -20,8 +20,7 @@ from capsella.evaluation.predict import find_images, scaled
 from capsella.evaluation.statistics import Groups, auc_interval, effective_sample_fraction, proportion_interval
 from capsella.image_options import Preprocessing
 from capsella.models import ImageClassifier
-from capsella.models.inference import inference
-from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.models.inference import inference, predict_with_scores, without_unused_decoder
 from capsella.types import check_finite
 from capsella.uncertainty.ood import (
     FALSE_POSITIVE_RATE,

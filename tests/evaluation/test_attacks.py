@@ -24,7 +24,7 @@ from capsella.evaluation.attacks import (
 from capsella.layers import DenseCapsules
 from capsella.models import CapsuleClassifier, create_model
 from capsella.models.classifiers import ConvolutionalClassifier
-from capsella.models.scoring import predict_with_scores
+from capsella.models.inference import predict_with_scores
 from capsella.report.terminal import attack_table
 from capsella.routing import EMRouting, RandomRouting, squash
 from capsella.types import Capsules, Output

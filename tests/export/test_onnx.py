@@ -24,7 +24,7 @@ from capsella.export.odd_files import write_odd_files
 from capsella.export.ship import PREDICT
 from capsella.image_options import CellCut, Preprocessing
 from capsella.models import ImageClassifier, create_model
-from capsella.models.scoring import predict_with_scores
+from capsella.models.inference import predict_with_scores
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
 from tests.data.deep_files import planar, png16, tiff
 from tests.models.test_backbones import saved

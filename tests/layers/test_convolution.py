@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from capsella.errors import ArgumentError
 from capsella.layers import AttentionCapsules, AttentionStack, CapsuleConv2d, DenseCapsules
 from capsella.layers.convolution import PoseKind
 from capsella.routing import (
@@ -21,7 +20,6 @@ from capsella.routing import (
     dynamic_routing,
     inverted_attention_routing,
     length,
-    record,
 )
 from capsella.types import Capsules
 
@@ -65,17 +63,6 @@ def test_a_dense_layer_routes_all_children_at_once() -> None:
     expected = dynamic_routing(votes, iterations=3, backend="reference")
     torch.testing.assert_close(out.poses[:, 0, 0], expected.poses)
     torch.testing.assert_close(out.activations[:, 0, 0], expected.activations)
-
-
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_any_batch_and_no_image_depends_on_its_neighbours(routing: Routing) -> None:
-    layer = CapsuleConv2d(2, 3, 4, 5, kernel=2, routing=routing)
-    u = children(3, 3, 3, 2, 3)
-    out = layer(u)
-    assert out.poses.shape == (3, 2, 2, 4, 5)
-    for first, last in ((0, 0), (0, 1), (1, 3)):
-        alone = layer(Capsules(*(part[first:last] for part in u)))
-        torch.testing.assert_close(alone.poses, out.poses[first:last])
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -129,17 +116,6 @@ def test_refusals_name_the_argument() -> None:
             call()
 
 
-def test_an_offset_that_was_never_made_is_not_read() -> None:
-    """Weights on the meta device take those of a file; `vote_offset` is in none."""
-    offset = torch.zeros(3, 3, 4)
-    with torch.device("meta"):
-        layer = CapsuleConv2d(2, 4, 3, 4, kernel=3, vote_offset=offset.to("meta"))
-    made = CapsuleConv2d(2, 4, 3, 4, kernel=3, vote_offset=offset)
-    layer.load_state_dict(made.state_dict(), assign=True)
-    with pytest.raises(ValueError, match=r"^vote_offset: must"):
-        layer(children(1, 3, 3, 2, 4))
-
-
 def stack(rounds: int, concurrent: bool = True) -> AttentionStack:
     routing = InvertedAttentionRouting(iterations=rounds)
     layers = [
@@ -183,26 +159,8 @@ def test_one_after_the_other() -> None:
     torch.testing.assert_close(layers(u).poses, expected.poses)
 
 
-@pytest.mark.parametrize("concurrent", [True, False])
-def test_a_trace_a_layer(concurrent: bool) -> None:
-    layers = stack(3, concurrent)
-    with record() as traces:
-        parents = layers(stack_children())
-    assert [trace.name for trace in traces] == ["inverted_attention"] * 2
-    assert [[tuple(c.shape) for c in trace.couplings] for trace in traces] == [[(8, 8, 3)] * 3, [(4, 6, 5)] * 3]
-    torch.testing.assert_close(traces[1].poses[-1].reshape(parents.poses.shape), parents.poses)
-
-
 @pytest.mark.usefixtures("as_users_call")
 def test_export_of_a_stack() -> None:
     layers, u = stack(2), stack_children()
     exported = torch.export.export(layers, (u,)).module()
     torch.testing.assert_close(exported(u).poses, layers(u).poses)
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_layers_of_one_number_of_rounds() -> None:
-    for layers in ([], [*stack(2), *stack(3)]):
-        with pytest.raises(ArgumentError) as error:
-            AttentionStack(layers)
-        assert error.value.argument == "iterations"

@@ -12,7 +12,6 @@ from capsella.layers import (
     PrepareImages,
     StandardiseImages,
     coordinate_addition,
-    he_init_,
     receptive_field_centres,
 )
 from capsella.routing import RoutingInputs, UniformRouting, capsule_votes, squash
@@ -78,14 +77,6 @@ def test_images_are_changed_after_they_were_standardised() -> None:
     assert PrepareImages((8, 8), None, standardise=True, brightness=0.0, contrast=0.0).size == (8, 8)
 
 
-def test_half_precision_is_standardised_as_single_is() -> None:
-    for images in (torch.full((1, 1, 28, 28), 0.5), 0.5 + 0.002 * torch.randint(2, (2, 3, 28, 28))):
-        half = StandardiseImages()(images.half())
-        assert half.dtype == torch.float16
-        torch.testing.assert_close(half.float(), StandardiseImages()(images.half().float()), atol=2e-3, rtol=1e-3)
-    assert JitterImages(0.2, 0.2)(images.half()).dtype == torch.float16
-
-
 @pytest.mark.parametrize(
     ("before", "least", "after"),
     [((4, 6), 8, (8, 12)), ((8, 9), 8, (8, 9)), ((20, 30), 8, (20, 30)), ((5, 7), 8, (8, 11))],
@@ -98,22 +89,6 @@ def test_small_images_are_enlarged_in_proportion(before: tuple[int, int], least:
     assert larger.shape == (2, 3, *after)
     torch.testing.assert_close(larger.mean(), images.mean(), rtol=0.1, atol=0)
     assert (larger is images) == (before == after)
-
-
-def test_relu_networks_keep_the_size_of_their_signal() -> None:
-    network = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.ReLU()) for _ in range(6)])
-    he_init_(network)
-    x = torch.randn(50, 400)
-    assert 0.5 < network(x).square().mean() / x.square().mean() < 2
-    assert all((layer[0].bias == 0).all() for layer in network)
-
-
-def test_centres_of_the_paper_s_network() -> None:
-    """32×32 through 5/2, 1/1, 3/2, 3/1: fields of 17 pixels, 4 apart, the first over pixels 0–16, centred at 8.5."""
-    centres = receptive_field_centres((32, 32), [(5, 2), (1, 1), (3, 2), (3, 1)])
-    expected = torch.tensor([8.5, 12.5, 16.5, 20.5]) / 32
-    torch.testing.assert_close(centres[:, :, 0], expected[:, None].expand(4, 4))
-    torch.testing.assert_close(centres[:, :, 1], expected[None, :].expand(4, 4))
 
 
 @pytest.mark.parametrize("convolutions", [[(5, 2), (3, 2), (3, 1)], [(3, 1)], [(4, 3), (2, 2)]])
@@ -152,9 +127,3 @@ def test_added_to_the_votes_after_the_weights() -> None:
     moved = votes.reshape(2, 3, 2, 3, 4) + offset[:, :, None, None]
     expected = squash(moved.sum((0, 1, 2)) / 3)
     torch.testing.assert_close(layer(children).poses[0, 0, 0], expected)
-
-
-def test_the_offset_moves_with_the_module_but_is_not_saved() -> None:
-    layer = DenseCapsules((2, 3), 2, 4, 3, 4, vote_offset=torch.rand(2, 3, 4))
-    assert "vote_offset" not in layer.state_dict()
-    assert layer.double().vote_offset.dtype == torch.float64

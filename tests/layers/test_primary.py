@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsella.layers import MatrixPrimaryCapsules, PrimaryCapsules
-from capsella.routing import dynamic_routing, length, squash
+from capsella.routing import dynamic_routing, squash
 
 
 @torch.no_grad()
@@ -24,22 +24,6 @@ def test_a_capsule_is_made_of_channels_of_one_position() -> None:
     assert poses.shape == (2, 4, 5, types, pose)
     for b, y, x, t in [(0, 0, 0, 0), (1, 3, 4, 2), (0, 1, 3, 1)]:
         torch.testing.assert_close(poses[b, y, x, t], squash(features[b, t * pose : (t + 1) * pose, y, x]))
-
-
-def test_activations_are_lengths() -> None:
-    poses, activations = PrimaryCapsules(4, types=5, pose=3, kernel=3, stride=2)(torch.randn(2, 4, 7, 9))
-    assert poses.shape == (2, 3, 4, 5, 3)
-    assert torch.equal(activations, length(poses))
-    assert activations.max() <= 1
-
-
-def test_relu_before_the_squash_is_an_option() -> None:
-    features = torch.randn(2, 4, 5, 5)
-    plain, relu = PrimaryCapsules(4, 2, 3, 3), PrimaryCapsules(4, 2, 3, 3, activation="relu")
-    relu.load_state_dict(plain.state_dict())
-    assert (plain(features).poses < 0).any()
-    maps = plain.conv(features).relu().unflatten(1, (2, 3)).permute(0, 3, 4, 1, 2)
-    torch.testing.assert_close(relu(features).poses, squash(maps))
 
 
 def test_uniform_couplings_capsules_share_each_vote_among_the_types() -> None:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from capsella import _native
 from capsella.layers import FastConv2d
-from capsella.layers.winograd import WinogradConvolution, _array, _sizes, winograd_pays
+from capsella.layers.fast_convolution import WinogradConvolution, _array, _sizes, winograd_pays
 from tests.routing.conftest import instruction_set, threads  # noqa: F401  fixtures
 from tests.routing.helpers import error, on_each_set, same_bits
 

@@ -69,10 +69,6 @@ def moved(model: ImageClassifier, before: dict[str, torch.Tensor]) -> set[str]:
     return {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
 
 
-def test_every_known_family_is_tested():
-    assert set(CONFIGS) == set(hub.FAMILIES)
-
-
 @pytest.mark.parametrize("family", CONFIGS)
 def test_maps_are_those_of_the_backbone(family, tmp_path):
     """Images are normalised as the backbone expects."""
@@ -160,34 +156,20 @@ def test_images_are_enlarged_to_four_positions(folder, image_size, size, maps):
     ("name", "head"), [("he2016_resnet10", "backbone_linear"), ("mazzia2021_efficient_capsnet", "backbone_capsules")]
 )
 def test_the_backbone_of_a_run(name, head, tmp_path):
-    """At another size, with other channels, and loaded again without the run."""
-    run = create_model(name, image_size=28, channels=1, classes=4)
+    """At another size, and loaded again without the run."""
+    run = create_model(name, image_size=28, channels=3, classes=4)
     train(run, 1)
     run.save_pretrained(tmp_path / "run")
     model = create_model(head, backbone=str(tmp_path / "run"), image_size=(40, 36), channels=3, classes=3).eval()
     images = torch.rand(2, 3, 40, 36)
-    grey = (images * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
     with torch.no_grad():
-        torch.testing.assert_close(backbone_of(model)(images), run.eval().feature_layers()(grey))
+        torch.testing.assert_close(backbone_of(model)(images), run.eval().feature_layers()(images))
     assert moved(model, train(model))
     assert torch.equal(backbone_of(model)(images), backbone_of(model.eval())(images))
     model.save_pretrained(tmp_path / "saved")
     shutil.rmtree(tmp_path / "run")
     loaded = ImageClassifier.from_pretrained(tmp_path / "saved").eval()
     assert torch.equal(loaded(images).activations, model(images).activations)
-
-
-def test_a_backbone_with_fresh_weights_is_trained():
-    model = create_model("backbone_linear", backbone="he2016_resnet10", image_size=20, classes=3)
-    assert all(parameter.requires_grad for parameter in model.parameters())
-    assert backbone_of(model).network.training
-
-
-def test_networks_on_the_meta_device_read_no_weights(folder, monkeypatch):
-    monkeypatch.setattr(hub, "load", None)
-    with torch.device("meta"):
-        model = create_model("backbone_capsules", backbone=str(folder), image_size=70, classes=3)
-    assert all(parameter.is_meta for parameter in model.parameters())
 
 
 def fails(argument, kind=ValueError, **options):
@@ -205,11 +187,6 @@ def test_wrong_options(folder, tmp_path, monkeypatch):
     fails("bert", CapsellaError, backbone=str(tmp_path / "bert"))
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
     fails(r"capsella\[hub\]", CapsellaError, backbone=str(folder))
-
-
-def test_networks_that_crop_are_no_backbones(tmp_path):
-    create_model("hinton2018_cnn", image_size=40, crop=32).save_pretrained(tmp_path)
-    fails("crop", backbone=str(tmp_path), channels=1)
 
 
 def test_pickled_weights_are_not_read(folder):

@@ -65,9 +65,3 @@ def test_other_files_are_refused(content, tmp_path):
     torch.save(content, tmp_path / "other.pth")
     with pytest.raises(CapsellaError):
         create_model("backbone_linear", backbone=str(tmp_path / "other.pth"), image_size=40, classes=3)
-
-
-def test_without_the_package(monkeypatch):
-    monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
-    with pytest.raises(CapsellaError, match=r"capsella\[pretrained\]"):
-        create_model("backbone_linear", backbone="efficientnet_lite0", image_size=40, classes=3)

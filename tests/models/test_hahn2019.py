@@ -1,7 +1,5 @@
 """The networks of self-routing: first couplings, loss, class capsules, and other routings."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -55,8 +53,3 @@ def test_class_capsules_have_their_children_s_mean_pose() -> None:
     shares = activations.flatten(1) / activations.flatten(1).sum(1, keepdim=True)
     mean = torch.einsum("bi,bid->bd", shares, poses.reshape(2, 12, 4))
     torch.testing.assert_close(parents.poses[:, 0, 0], mean[:, None].expand(-1, 5, -1))
-
-
-def test_first_weights() -> None:
-    votes = create_model("hahn2019_resnet20").capsule_layers[1].weight.detach()
-    assert float(votes.std()) == pytest.approx(math.sqrt(2 / (32 * 16 * 16)), rel=0.02)

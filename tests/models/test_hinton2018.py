@@ -6,7 +6,7 @@ import torch
 from capsella.layers import CropImages, JitterImages, StandardiseImages
 from capsella.models import MultiCrop, create_model
 from capsella.models.hinton2018 import CROPS
-from capsella.routing import DynamicRouting, EMRouting, UniformRouting
+from capsella.routing import EMRouting, UniformRouting
 
 SMALL = "hinton2018_matrix_capsnet_small"
 
@@ -55,19 +55,6 @@ def test_images_are_standardised_after_the_crop() -> None:
     torch.testing.assert_close(model(images).activations, model(0.5 * images + 0.3).activations)
 
 
-@pytest.mark.parametrize(
-    ("argument", "name", "options"),
-    [
-        ("crop", "hinton2018_cnn", {"image_size": 20, "crop": 32}),
-        ("reconstruction", SMALL, {"image_size": 48, "crop": 32, "reconstruction": True}),
-        ("pose_elements", SMALL, {"pose_elements": 8}),
-    ],
-)
-def test_errors(argument: str, name: str, options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=argument):
-        create_model(name, **options)
-
-
 def test_multiple_crops_are_the_mean_over_crops_at_the_offsets() -> None:
     """Compare with the same network without a crop, given the crops themselves."""
     model = create_model("hinton2018_cnn", image_size=(14, 15), crop=8, classes=3).eval()
@@ -80,21 +67,3 @@ def test_multiple_crops_are_the_mean_over_crops_at_the_offsets() -> None:
     torch.testing.assert_close(MultiCrop(model).eval()(images).activations, expected.mean(0))
     torch.testing.assert_close(MultiCrop(model, [(0, 0)]).eval()(images).activations, model(images).activations)
     assert len(set(CROPS)) == 13
-
-
-class TestStemMatrixCapsNet:
-    """Ours: matrix capsules after batch-normalised convolutions."""
-
-    def test_every_layer_is_normalised_or_none(self) -> None:
-        def norms(**options: object) -> list[int]:
-            model = create_model("batchnorm_matrix_capsnet", types=6, width=10, **options)
-            return [module.num_features for module in model.modules() if isinstance(module, torch.nn.BatchNorm1d)]
-
-        assert norms() == [3, 3, 6, 6, 6, 6, 5, 5]
-        assert norms(class_norm=None) == [3, 3, 6, 6, 6, 6]
-        assert norms(norm=None, class_norm=None, routing=DynamicRouting()) == []
-
-    @pytest.mark.parametrize(("field", "value"), [("width", 0), ("types", 7)])
-    def test_odd_widths(self, field: str, value: int) -> None:
-        with pytest.raises(ValueError, match=field):
-            create_model("batchnorm_matrix_capsnet", **{field: value})

@@ -6,7 +6,7 @@ from torch import nn
 
 from capsella.layers import FastConv2d
 from capsella.models import ImageClassifier
-from capsella.models.inference import PackedConv2d, optimize_for_inference
+from capsella.models.inference import optimize_for_inference
 from tests.models.test_battery import images_for, small
 
 
@@ -59,11 +59,3 @@ def test_outputs_are_equal_and_the_original_is_unchanged(name: str, options: dic
     assert not any(type(module) in (nn.Conv2d, FastConv2d) for module in fast.modules())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert any(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_other_dtypes_are_left_as_they_are() -> None:
-    model = with_statistics(small("he2016_resnet10")).double()
-    fast = optimize_for_inference(model)
-    assert not any(isinstance(module, PackedConv2d) for module in fast.modules())
-    images = images_for(model).double()
-    torch.testing.assert_close(fast(images).activations, model(images).activations)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import capsella.papers  # noqa: F401  registers the recipes
 from capsella.data import FolderData, ImageSet
-from capsella.errors import ArgumentError, CapsellaWarning
+from capsella.errors import CapsellaWarning
 from capsella.evaluation import evaluate
 from capsella.models import create_model
 from capsella.training import load_run, train
@@ -66,12 +66,3 @@ def test_an_ordinary_run(backbone, image_folder, tmp_path):
     loaded = load_run(tmp_path / "run").model
     images = torch.rand(2, 3, 20, 20)
     assert torch.equal(loaded(images).activations, run.model(images).activations)
-
-
-def test_only_for_a_frozen_backbone(backbone):
-    images = coloured((6, 6))
-    for name, options in (("he2016_resnet10", {}), ("backbone_linear", {"backbone": backbone, "fine_tune": True})):
-        with pytest.raises(ArgumentError):
-            fit_head(
-                create_model(name, image_size=20, channels=3, classes=images.classes, **options), images, "none", 8
-            )

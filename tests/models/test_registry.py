@@ -10,11 +10,6 @@ from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import create_model, list_models, model_function
 
 
-def test_patterns_select_names() -> None:
-    assert list_models("sabour2017_c*") == ["sabour2017_capsnet", "sabour2017_cnn"]
-    assert list_models("nothing*") == []
-
-
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(ArgumentError) as error:
         create_model("sabour_capsnet")
@@ -57,10 +52,6 @@ def test_arguments_that_cannot_be_meant(argument: str, value: object) -> None:
     with pytest.raises(ArgumentError) as error:
         create_model("sabour2017_cnn", **{argument: value})
     assert error.value.argument == argument
-
-
-def test_class_names() -> None:
-    assert create_model("sabour2017_cnn", image_size=4, classes=["cat", "dog"]).classes == ("cat", "dog")
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from capsella.errors import ArgumentError
 from capsella.layers import LayerNormPrimaryCapsules, MatrixPrimaryCapsules, MeanCapsules, PrimaryCapsules
 from capsella.models import ImageClassifier, count_parameters, create_model, list_models
 from capsella.routing import ROUTINGS
@@ -51,9 +50,3 @@ def test_the_width_is_saved_and_finding_it_draws_no_random_numbers(tmp_path):
     assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
     model.save_pretrained(tmp_path)
     assert ImageClassifier.from_pretrained(tmp_path).options == model.options
-
-
-def test_too_few_parameters():
-    with pytest.raises(ArgumentError) as error:
-        create_model("benchmark_capsnet", parameters=20_000)
-    assert error.value.argument == "parameters"

@@ -1,10 +1,8 @@
 """The networks of Sabour et al. 2017: grids, lengths, and what the decoder reads."""
 
-import pytest
 import torch
 
 from capsella.models import create_model
-from capsella.routing import UniformRouting
 
 
 def test_grids_of_capsnet() -> None:
@@ -15,13 +13,6 @@ def test_grids_of_capsnet() -> None:
     primary = model.primary(features)
     assert primary.poses.shape == (2, 6, 6, 32, 8)
     assert model.capsule_layers(primary).poses.shape == (2, 1, 1, 10, 16)
-
-
-def test_the_primary_capsules_of_the_paper_have_no_relu() -> None:
-    images = torch.rand(1, 1, 17, 17)
-    for primary_relu in (False, True):
-        model = create_model("sabour2017_capsnet", image_size=17, primary_relu=primary_relu)
-        assert (model.primary(model.backbone(images)).poses < 0).any() == (not primary_relu)
 
 
 def test_activations_are_lengths_and_no_softmax() -> None:
@@ -62,10 +53,3 @@ def test_two_labels_give_a_reconstruction_from_each_capsule() -> None:
     assert both.shape == (3, 2, 1, 17, 17)
     for column in (0, 1):
         torch.testing.assert_close(both[:, column], model(images, labels[:, column]).reconstruction)
-
-
-@pytest.mark.parametrize("routing", [UniformRouting(), {"name": "uniform"}])
-def test_the_routing_is_an_object_or_its_fields(routing: object) -> None:
-    model = create_model("sabour2017_capsnet", image_size=17, routing=routing)
-    assert model.capsule_layers[0].routing == UniformRouting()
-    assert model.options["routing"] == {"name": "uniform"}

@@ -67,14 +67,6 @@ def test_no_value_comes_from_memory_never_written(request: pytest.FixtureRequest
     assert same_bits(run(drawn(LARGE).float(), "native"), expected)
 
 
-def test_auto_is_native_for_float32_and_bfloat16() -> None:
-    votes = drawn(LARGE)
-    for dtype in (torch.float32, torch.bfloat16):
-        assert same_bits(run(votes.to(dtype), "auto"), run(votes.to(dtype), "native"))
-        assert not same_bits(run(votes.to(dtype), "native"), run(votes.to(dtype), "eager"))
-    assert same_bits(run(votes, "auto"), run(votes, "eager"))
-
-
 def test_derivatives_that_the_kernels_do_not_know_are_eager_s() -> None:
     votes, direction = drawn(LARGE).float(), drawn(LARGE).float().flip(0)
 

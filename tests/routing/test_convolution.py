@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from capsella.routing import (
-    DynamicRouting,
     Geometry,
     RoutingInputs,
     capsule_votes,
-    dynamic_routing,
 )
 from tests.routing.helpers import Layer, assert_close, gradients
 
@@ -67,21 +65,6 @@ def test_votes_and_their_gradients_match_loops(name: str) -> None:
     assert_close(gradients(ours, tensors), gradients(expected, tensors))
     assert conv.shape.n == conv.shape.batch * conv.shape.rows * conv.shape.columns == len(expected[0])
     assert (conv.shape.rows, conv.shape.columns) == geometry.grid(grid)
-
-
-@pytest.mark.parametrize("name", ["dense", "odd sizes, stride 2, rows left over", "tied"])
-def test_capsule_convolution_routes_each_window_alone(name: str) -> None:
-    grid, geometry = GEOMETRIES[name]
-    poses, activations, weight = inputs(grid, geometry)
-    bias = torch.randn(C_OUT, D, dtype=torch.float64)
-    out = DynamicRouting(bias=True).route_windows(RoutingInputs(poses, activations, weight, geometry), bias=bias)
-    rows, columns = geometry.grid(grid)
-    windows, _ = votes_by_loops(poses, activations, weight, geometry)
-    for n, votes in enumerate(windows):
-        image, row, column = n // (rows * columns), n // columns % rows, n % columns
-        expected = dynamic_routing(votes[None], bias=bias, backend="reference")
-        torch.testing.assert_close(out.poses[image, row, column], expected.poses[0])
-        torch.testing.assert_close(out.activations[image, row, column], expected.activations[0])
 
 
 def test_weights_are_not_copied_for_each_image() -> None:

@@ -99,14 +99,6 @@ def test_zero_votes_give_zero_poses_and_finite_gradients(backend: str, leaky: bo
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_dtype_is_kept(dtype: torch.dtype) -> None:
-    votes = torch.randn(1, 3, 2, 4)
-    for out, expected in zip(dynamic_routing(votes.to(dtype)), dynamic_routing(votes), strict=True):
-        assert out.dtype == dtype
-        torch.testing.assert_close(out.float(), expected, rtol=0.05, atol=0.02)
-
-
 def _tensor(values: list[list[list[float]]]) -> Tensor:
     """Nested lists as the [1 j d] or [1 i j] tensor they stand for."""
     return torch.tensor(values, dtype=torch.float64)

@@ -106,15 +106,6 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None], na
         assert same_bits(several, runs[0])
 
 
-def test_inputs_that_are_not_contiguous() -> None:
-    tensors = inputs("odd sizes")
-    scattered = {key: x.transpose(0, -1).contiguous().transpose(0, -1) for key, x in tensors.items()}
-    assert not any(x.is_contiguous() for x in scattered.values())
-    before = {key: x.clone() for key, x in scattered.items()}
-    assert same_bits(results("odd sizes", scattered), results("odd sizes", tensors))
-    assert same_bits(scattered.values(), before.values())  # left alone
-
-
 @on_each_set()
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize(("name", "leaky"), [("odd sizes", False), ("tied windows", True)])
@@ -130,17 +121,6 @@ def test_zero_tiny_and_huge_poses_stay_finite(leaky: bool, name: str, scale: flo
         assert not out[0].any()
 
 
-def test_auto_is_native_for_float32_on_a_cpu() -> None:
-    tensors = inputs("odd sizes")
-    assert same_bits(results("odd sizes", tensors, "auto"), results("odd sizes", tensors))
-    tied = inputs("tied windows")
-    offset = tied.pop("vote_offset")
-    assert same_bits(results("tied windows", tied, "auto"), results("tied windows", tied))
-    assert all(x.isfinite().all() for x in results("tied windows", {**tied, "vote_offset": offset}, "auto"))
-    double = {key: x.double() for key, x in tensors.items()}
-    assert same_bits(results("odd sizes", double, "auto"), results("odd sizes", double, "eager"))
-
-
 def call_of(tensors: dict[str, Tensor], name: str) -> list[Any]:
     """The arguments of the operator: poses, weight, offset, bias, sizes, iterations, leaky."""
     conv = RoutingInputs(**{key: tensors[key] for key in CONV}, geometry=LAYERS[name].geometry)
@@ -152,17 +132,6 @@ def test_the_operator_is_registered_as_torch_wants(with_bias: bool) -> None:
     call = call_of(asking(inputs("odd sizes"), without=["activations", "vote_offset"]), "odd sizes")
     call[3] = call[3] if with_bias else None
     torch.library.opcheck(torch.ops.capsella.dynamic_capsule_conv.default, tuple(call))
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_inputs_that_the_kernels_do_not_take() -> None:
-    tensors = inputs("odd sizes")
-    with pytest.raises(ValueError, match=r"^bias: must"):
-        results("odd sizes", {**tensors, "bias": tensors["bias"].T})
-    with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
-        results("odd sizes", tensors, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):  # a tied layer with an offset
-        results("tied windows", inputs("tied windows"))
 
 
 @pytest.mark.usefixtures("as_users_call")

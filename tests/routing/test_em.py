@@ -152,14 +152,6 @@ def test_standardised_activation_by_hand() -> None:
     torch.testing.assert_close(a, torch.tensor([[1.0, -1.0]]).sigmoid())
 
 
-def test_cost_scale_makes_layers_alike() -> None:
-    """With one iteration and active children, data count as `cost_scale` whatever the layer's size."""
-    vote = torch.randn(1, 4, 1, 3)
-    few = em_routing(vote, torch.ones(1, 4), torch.zeros(1), torch.zeros(1), 1, cost_scale=7.0)
-    many = em_routing(vote.repeat(1, 5, 6, 1), torch.ones(1, 20), torch.zeros(6), torch.zeros(6), 1, cost_scale=7.0)
-    torch.testing.assert_close(many.activations, few.activations.expand(1, 6))
-
-
 # Layers: who competes, blocks, types, votes in bfloat16.
 CONVOLUTIONS = {
     "dense": Layer(2, (2, 3), Geometry((2, 3)), (2, 4), (3, 5)),
@@ -192,15 +184,6 @@ def test_eager_convolutions_are_the_reference(name: str, competition: Any) -> No
     assert_close(ours, expected)
     inputs = list(tensors.values())
     assert_close(gradients(ours, inputs, unused=True), gradients(expected, inputs, unused=True))
-
-
-def test_windows_compete_where_they_overlap() -> None:
-    poses, a = torch.randn(2, 4, 6, 2, 4), torch.rand(2, 4, 6, 2)
-    weight, betas = torch.randn(2, 3, 2, 3, 4, 4), {"beta_u": torch.randn(3), "beta_a": torch.randn(3)}
-    for stride, overlap in (((2, 3), False), ((1, 1), True)):
-        conv = RoutingInputs(poses, a, weight, Geometry((2, 3), stride))
-        everywhere, types = (EMRouting(competition=c).route_windows(conv, **betas) for c in ("all", "types"))
-        assert bool((everywhere.poses - types.poses).abs().max() > 0.01) == overlap
 
 
 @pytest.mark.parametrize("backend", ["eager", "auto"])

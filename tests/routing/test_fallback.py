@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -15,11 +14,9 @@ from capsella.routing import (
     DynamicRouting,
     EMRouting,
     Geometry,
-    RandomRouting,
     Routing,
     RoutingInputs,
     SelfAttentionRouting,
-    record,
 )
 from capsella.types import Capsules
 from tests.routing.helpers import needs_kernels
@@ -60,14 +57,6 @@ def conv(dtype: torch.dtype, device: str = "cpu") -> RoutingInputs:
     return RoutingInputs(*(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes), Geometry((2, 2)))
 
 
-@needs_kernels
-def test_kernels_run_without_a_warning() -> None:
-    with warned() as texts:
-        for routing in (EMRouting(), DynamicRouting()):
-            layer(routing)(children())
-    assert texts == []
-
-
 @pytest.mark.usefixtures("not_built")
 def test_kernels_that_are_not_built_are_named_once() -> None:
     with warned() as texts:
@@ -90,24 +79,3 @@ def test_each_reason_is_named_once() -> None:
     for text, reason in zip(texts, ("float64", "bfloat16", "289"), strict=True):
         assert reason in text
         assert 'backend="eager"' in text
-
-
-@pytest.mark.usefixtures("not_built")
-@pytest.mark.parametrize(
-    ("routing", "warns"),
-    [
-        (DynamicRouting(), True),
-        (SelfAttentionRouting(), True),
-        (EMRouting(backend="eager"), False),
-        (DynamicRouting(backend="reference"), False),
-        (RandomRouting(), False),
-    ],
-)
-def test_who_warns(routing: Any, warns: bool) -> None:
-    """Never where eager was asked for or no kernel exists, nor while couplings are recorded."""
-    with warned() as texts, record():
-        layer(routing)(children())
-    assert texts == []
-    with warned() as texts:
-        layer(routing)(children())
-    assert len(texts) == warns

@@ -12,10 +12,8 @@ from capsella.routing import (
     Routing,
     RoutingInputs,
     UniformRouting,
-    dynamic_routing,
     random_routing,
     squash,
-    uniform_routing,
 )
 from capsella.routing.convolution import capsule_votes
 
@@ -67,12 +65,6 @@ def test_no_votes_are_kept(routing: Routing) -> None:
     votes = sizes.n * sizes.i * sizes.c_out * sizes.d
     assert max(storages.values()) <= votes / 8
     assert sum(storages.values()) < votes / 2
-
-
-def test_uniform_is_one_iteration_of_dynamic_routing() -> None:
-    votes = torch.randn(2, 7, 3, 5, dtype=torch.float64)
-    for ours, expected in zip(uniform_routing(votes), dynamic_routing(votes, iterations=1), strict=True):
-        torch.testing.assert_close(ours, expected)
 
 
 def test_random_couplings_depend_on_the_seed_alone() -> None:

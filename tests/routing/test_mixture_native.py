@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from capsella import _native
 from capsella.layers import CapsuleConv2d
-from capsella.routing import EMRouting, Geometry, HeinsenRouting, Routing, RoutingInputs, VariationalRouting, record
+from capsella.routing import EMRouting, Geometry, HeinsenRouting, Routing, RoutingInputs, VariationalRouting
 from capsella.types import Capsules
 from tests.routing.helpers import (
     CONV,
@@ -133,28 +133,6 @@ def test_auto_is_native_for_float32_alone(monkeypatch: pytest.MonkeyPatch, kind:
     assert same_bits(run(kind, "4×4 poses", "auto"), eager)
     with pytest.raises(ValueError, match="'native' cannot run here: not built"):
         run(kind, "4×4 poses")
-
-
-@each_kind
-@pytest.mark.parametrize(
-    ("key", "factor"),
-    [("activations", 0.0), ("poses", 0.0), ("poses", 1e6)],
-    ids=["inactive children", "identical children", "distant children"],
-)
-def test_finite_gradients(kind: str, key: str, factor: float) -> None:
-    tensors = learned(ROUTINGS[kind], LAYERS["4×4 poses"])
-    tensors[key] = factor * tensors[key]
-    assert all(tensor.isfinite().all() for tensor in run(kind, "4×4 poses", tensors=tensors))
-
-
-def test_recording_keeps_couplings_whatever_the_backend() -> None:
-    layer = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=EMRouting(backend="native"))
-    parents = Capsules(torch.randn(1, 3, 3, 2, 4), torch.rand(1, 3, 3, 2))
-    expected = layer(parents)
-    with record() as traces:
-        recorded = layer(parents)
-    assert len(traces[0].couplings) == 3
-    torch.testing.assert_close(recorded.poses, expected.poses)
 
 
 def test_tensors_that_the_kernels_do_not_take() -> None:

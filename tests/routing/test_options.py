@@ -15,7 +15,6 @@ from capsella import create_model
 from capsella.errors import ArgumentError
 from capsella.evaluation.attacks import has_class_capsules, vote_log_odds
 from capsella.layers import CapsuleConv2d, DenseCapsules
-from capsella.papers.routing_benchmark.datasets import DATASETS, rows_on
 from capsella.routing import (
     ROUTINGS,
     DynamicRouting,
@@ -32,7 +31,6 @@ from capsella.routing import (
     routing_from_dict,
 )
 from capsella.routing.base import register_routing
-from capsella.training.registry import get_recipe
 from capsella.types import Capsules
 
 OPTIONS: list[Routing] = [
@@ -64,14 +62,6 @@ def test_the_nearest_name_is_suggested(saved: dict[str, Any], got: str, meant: s
         routing_from_dict(saved)
     assert error.value.got == got
     assert meant in error.value.hint
-
-
-@pytest.mark.parametrize("name", WITH_BACKENDS)
-def test_an_empty_batch_gives_an_empty_batch(name: str) -> None:
-    for backend in ("reference", "eager", "auto"):
-        layer = DenseCapsules((2, 2), 3, 4, 5, 4, pose="matrix", routing=ROUTINGS[name](backend=backend))
-        parents = layer(Capsules(torch.rand(0, 2, 2, 3, 4), torch.rand(0, 2, 2, 3)))
-        assert (parents.poses.shape, parents.activations.shape) == ((0, 1, 1, 5, 4), (0, 1, 1, 5))
 
 
 LEARNED: list[tuple[Routing, dict[str, tuple[int, ...]]]] = [
@@ -151,16 +141,6 @@ def test_compiled_layers_agree() -> None:
     assert run.stdout.split() == sorted(ROUTINGS)
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("name", sorted(ROUTINGS))
-def test_exported_layers_agree(name: str) -> None:
-    layer = CapsuleConv2d(2, 4, 3, 4, kernel=(2, 1), routing=ROUTINGS[name]())
-    children = Capsules(torch.randn(2, 3, 2, 2, 4), torch.rand(2, 3, 2, 2))
-    exported = torch.export.export(layer, (children,)).module()
-    for ours, expected in zip(exported(children), layer(children), strict=True):
-        torch.testing.assert_close(ours, expected)
-
-
 @pytest.fixture(params=["lengths", "shares", "none"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The activations of a routing that has just been registered under the name "new"."""
@@ -184,13 +164,6 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def test_a_new_routing_is_a_row_of_the_benchmark(kind: str) -> None:
-    for dataset in DATASETS:
-        rows = [row for row in rows_on(dataset, dataset.sources[0], "small") if row.label[1] == "new"]
-        assert [type(row.recipe.model.options["routing"]) for row in rows] == [ROUTINGS["new"]]
-        assert rows[0].recipe.loss.name == ("margin" if kind == "lengths" else "cross_entropy")
-
-
 @pytest.mark.parametrize("network", ["benchmark_capsnet", "hahn2019_convnet", "tsai2020_resnet"])
 def test_networks_take_a_new_routing_by_name(kind: str, network: str) -> None:
     if kind == "none" and network == "hahn2019_convnet":
@@ -203,12 +176,6 @@ def test_networks_take_a_new_routing_by_name(kind: str, network: str) -> None:
     assert has_class_capsules(model) == (kind == "lengths")
     if kind == "lengths":
         assert vote_log_odds(model, images).shape == (2, 3)
-
-
-def test_recipes_take_a_new_routing_by_name(kind: str) -> None:
-    recipe = get_recipe("routings-smallnorb")
-    named = replace(recipe, model=recipe.model.with_options({"routing": "new"}))
-    assert type(named.model.options["routing"]) is ROUTINGS["new"]
 
 
 def test_a_routing_that_is_not_registered_is_not_saved(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from capsella.routing import (
 from capsella.routing.variational import digamma
 from capsella.types import Capsules
 from tests.routing.cases import CASES
-from tests.routing.helpers import Layer, assert_close
+from tests.routing.helpers import Layer
 
 every_backend = pytest.mark.parametrize("backend", ["reference", "eager"])
 Results = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -152,13 +152,6 @@ def test_scores_are_log_odds() -> None:
     assert math.isclose(float(routed.log_odds.detach().sigmoid().min()), 1.0)
 
 
-def test_shared_parameters_are_those_of_every_child() -> None:
-    votes, f, *parameters = (x.detach() for x in CASES["heinsen"].inputs(2, 5, 3, 4).values())
-    shared = [parameter[:1] for parameter in parameters]
-    copied = [parameter.repeat(5, *[1] * (parameter.ndim - 1)) for parameter in shared]
-    assert_close(heinsen_routing(votes, f, *shared), heinsen_routing(votes, f, *copied))
-
-
 @every_backend
 def test_inverted_attention_has_a_softmax_over_parents(backend: str) -> None:
     """One child, two parents; a softmax over the single child would leave both couplings at 1."""
@@ -219,14 +212,6 @@ def test_softmax_is_over_parents_and_the_mean_over_children(backend: str) -> Non
     torch.testing.assert_close(routed.poses, expected)
 
 
-@every_backend
-def test_self_routing_of_inactive_children(backend: str) -> None:
-    given = {key: x.detach() for key, x in CASES["self"].inputs(1, 3, 2, 4).items()}
-    routed = self_routing(given["votes"], torch.zeros(1, 3).double(), given["logits"], backend=backend)
-    assert not routed.activations.any()
-    assert not routed.poses.any()
-
-
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("matrix", [False, True])
 def test_a_layer_reads_the_couplings_off_the_poses(tied: bool, matrix: bool) -> None:
@@ -259,15 +244,6 @@ def test_one_child_by_hand() -> None:
     log_lambda = scipy_digamma(1.5) + math.log(2) - math.log(1 + 0.5 * 2.0**2)  # ν = 3, Ψ⁻¹ = 1 + ½·4
     entropy = 0.5 * math.log(2 * math.pi * math.e) - 0.5 * log_lambda
     assert routed.activations.item() == pytest.approx(1 / (1 + math.exp(entropy)))  # the only parent has π = 1
-
-
-def test_a_parent_without_data_is_the_prior() -> None:
-    routed = variational_routing(torch.randn(1, 4, 2, 3), torch.zeros(1, 4))
-    torch.testing.assert_close(routed.poses, torch.zeros(1, 2, 3))
-    log_lambda = sum(scipy_digamma((4 - d) / 2) for d in range(3)) + 3 * math.log(2)
-    pi = math.exp(scipy_digamma(1) - scipy_digamma(2))
-    entropy = 1.5 * math.log(2 * math.pi * math.e) - log_lambda / 2
-    torch.testing.assert_close(routed.activations, torch.full((1, 2), 1 / (1 + math.exp(pi * entropy))))
 
 
 def test_the_digamma_function() -> None:

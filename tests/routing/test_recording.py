@@ -9,10 +9,7 @@ from capsella.routing import (
     DynamicRouting,
     Routed,
     Routing,
-    dynamic_routing,
-    random_routing,
     record,
-    uniform_routing,
 )
 from capsella.types import Capsules
 
@@ -27,17 +24,6 @@ def test_layers_come_in_the_order_of_the_forward_pass() -> None:
     assert [len(trace.couplings) for trace in traces] == [2, 3]
     # b = images · positions: 2 images × 2×3 positions, then 2 images × 1×2 positions
     assert [tuple(trace.couplings[0].shape) for trace in traces] == [(12, 8, 3), (4, 12, 5)]
-
-
-def test_nothing_is_kept_outside() -> None:
-    votes = torch.randn(1, 2, 3, 4)
-    with record() as outer:
-        uniform_routing(votes)
-        with record() as inner:
-            random_routing(votes)
-    dynamic_routing(votes)
-    assert [trace.name for trace in outer] == ["uniform"]
-    assert [trace.name for trace in inner] == ["random"]
 
 
 @dataclass(frozen=True)

@@ -101,31 +101,6 @@ def test_the_same_bits_with_any_number_of_threads(threads: Callable[[int], None]
             assert same_bits(other, results[0])
 
 
-def test_no_value_comes_from_memory_never_written(request: pytest.FixtureRequest) -> None:
-    expected = run("4×4 poses", "inverted attention", "native")
-    request.getfixturevalue("nan_in_new_memory")
-    assert same_bits(run("4×4 poses", "inverted attention", "native"), expected)
-
-
-@pytest.mark.parametrize("options", ["self", "self-attention", "inverted attention"])
-def test_auto_is_native_for_float32_alone(options: str) -> None:
-    auto, native, eager = (run("4×4 poses", options, backend) for backend in ("auto", "native", "eager"))
-    assert same_bits(auto, native)
-    assert not same_bits(native, eager)
-    doubles = (run("4×4 poses", options, backend, torch.float64) for backend in ("auto", "eager"))
-    assert same_bits(*doubles)
-
-
-def test_shapes_that_do_not_fit() -> None:
-    tensors = {name: tensor.float() for name, tensor in LAYERS["4×4 poses"].tensors().items()}
-    votes = FusedVotes(RoutingInputs(**tensors, geometry=LAYERS["4×4 poses"].geometry))
-    ones = votes.ones()
-    with pytest.raises(ValueError, match=r"^weights: must"):
-        votes.sums(ones[:, :-1])
-    with pytest.raises(ValueError, match=r"^poses: must"):
-        votes.agreements(votes.sums(ones)[..., :-1])
-
-
 def test_second_derivatives_are_refused() -> None:
     tensors = asking(LAYERS["4×4 poses"].tensors(), torch.float32, without=["vote_offset"])
     votes = FusedVotes(RoutingInputs(**tensors, geometry=LAYERS["4×4 poses"].geometry))

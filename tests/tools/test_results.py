@@ -85,12 +85,12 @@ def test_the_committed_pages_are_what_the_committed_results_make():
 
 def case(op, batch, training, **seconds):
     timings = {name: {"median": median, "rounds": 3} for name, median in seconds.items()}
-    shown = {"case": f"{op}/b{batch}", "op": op, "batch": batch, "training": training, "flops": 2e6}
-    return {**shown, "bars": {}, "memory_mib": {}, "timings": timings}
+    shown = {"case": f"{op}/b{batch}", "op": op, "batch": batch, "training": training}
+    return {**shown, "memory_mib": {}, "timings": timings}
 
 
 def test_the_summary_of_speed_has_the_largest_batch_of_the_largest_measurement(tmp_path):
-    values = {"device": "cpu", "environment": ENVIRONMENT, "peak_flops_per_second": 1e9}
+    values = {"device": "cpu", "environment": ENVIRONMENT}
     many = [
         case("em-classes", 8, False, plain=0.2, native=0.01),
         case("em-classes", 32, False, plain=0.8, eager=0.04, native=0.02),

@@ -9,8 +9,7 @@ from torch import nn
 from capsella.data import ImageSet
 from capsella.errors import ArgumentError
 from capsella.models import ImageClassifier, create_model
-from capsella.models.inference import optimize_for_inference
-from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.models.inference import optimize_for_inference, predict_with_scores, without_unused_decoder
 from capsella.types import Output
 from capsella.uncertainty import OODDetector, class_logits, energy_score, fit_ood_detector, msp_score
 from capsella.uncertainty.ood import (

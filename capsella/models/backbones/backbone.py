@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -18,7 +18,6 @@ from capsella.models.backbones import efficientnet, hub
 from capsella.models.base import MOST_PIXELS, ImageClassifier, create_model, grid_after, list_models
 
 Kind = Literal["backbone", "network", "efficientnet_lite0"]
-LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in a grey image (ITU-R BT.601), as in Pillow
 # A registered network is created as a fresh backbone for the larger size if the images have at least that, otherwise
 # for the smaller one. Its last layers are not used, and the layers before them take any size.
 FRESH_SIZES = 32, 64
@@ -99,8 +98,8 @@ class BackboneDescription:
 class Backbone(nn.Module):
     """A layer from images to the feature maps of a pretrained network.
 
-    Grey images are repeated for a backbone of RGB images, and RGB images become grey for a grey one. Images are
-    enlarged to the description's size, and normalised if the description has a mean.
+    Grey images are repeated for a backbone of RGB images. Images are enlarged to the description's size, and normalised
+    if the description has a mean.
 
     Shapes: [b channels height width] in [0, 1] → [b *description.maps].
 
@@ -126,8 +125,8 @@ class Backbone(nn.Module):
         fine_tune: bool,
     ) -> None:
         super().__init__()
-        if channels != description.channels and {channels, description.channels} != {1, 3}:
-            raise ArgumentError("channels", f"be {description.channels} for this backbone, or grey or RGB", channels)
+        fits = channels == description.channels or (channels, description.channels) == (1, 3)
+        check_argument(fits, f"be {description.channels} for this backbone, or 1 if it is 3", channels=channels)
         self.description = description
         self.is_frozen = description.learned and not fine_tune
         self.enlarge = EnlargeImages(image_size, min(description.size))
@@ -151,33 +150,11 @@ class Backbone(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
         """Prepare the images and compute the maps."""
-        images = self.enlarge(_in_channels(images, self.description.channels))
+        images = self.enlarge(images.expand(-1, self.description.channels, -1, -1))
         if self.mean is not None and self.std is not None:
             images = (images - self.mean) / self.std
         maps: Tensor = self.network(images)
         return maps
-
-
-def _in_channels(images: Tensor, channels: int) -> Tensor:
-    if images.shape[1] == channels:
-        return images
-    if channels == 3:
-        return images.expand(-1, 3, -1, -1)
-    weights = torch.tensor(LUMA, dtype=images.dtype, device=images.device)
-    return (images * weights[:, None, None]).sum(1, keepdim=True)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A backbone whose image size is not yet known; `load` returns the network with its weights."""
-
-    kind: Kind
-    config: dict[str, Any]
-    learned: bool
-    channels: int
-    load: Callable[[], nn.Module]
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
 
 
 def find_backbone(backbone: str, image_size: tuple[int, int], channels: int) -> tuple[BackboneDescription, nn.Module]:
@@ -196,31 +173,34 @@ def find_backbone(backbone: str, image_size: tuple[int, int], channels: int) -> 
         CapsellaError: the backbone is missing, damaged, or of an unknown family.
     """
     grid_after(image_size, [])
-    source = _find(backbone, image_size, channels)
-    size, maps = _geometry(source, image_size)
-    description = BackboneDescription(
-        source.kind, source.config, source.learned, source.channels, source.mean, source.std, size, maps
-    )
+    description, load = _find(backbone, image_size, channels)
+    size, maps = _geometry(description, load, image_size)
+    description = replace(description, size=size, maps=maps)
     on_meta_device = torch.get_default_device().type == "meta"
-    return description, description.build() if on_meta_device else source.load()
+    return description, description.build() if on_meta_device else load()
 
 
-def _find(backbone: str, image_size: tuple[int, int], channels: int) -> _Source:
+def _find(
+    backbone: str, image_size: tuple[int, int], channels: int
+) -> tuple[BackboneDescription, Callable[[], nn.Module]]:
+    """Return a description without the size and the maps, and a function that returns the network with its weights."""
+    unknown = image_size, (1, 1, 1)
     if backbone == efficientnet.NAME or backbone.endswith(".pth"):
         file = efficientnet.weights_file() if backbone == efficientnet.NAME else Path(backbone)
-        read, norm = partial(efficientnet.load, file), (efficientnet.MEAN, efficientnet.STD)
-        return _Source("efficientnet_lite0", {}, True, 3, read, *norm)
+        means = efficientnet.MEAN, efficientnet.STD
+        return BackboneDescription("efficientnet_lite0", {}, True, 3, *means, *unknown), partial(
+            efficientnet.load, file
+        )
     is_run = backbone and (Path(backbone) / "model.json").exists()
     if not is_run and ((backbone and Path(backbone).is_dir()) or _may_be_on_hub(backbone)):
         config = hub.read_config(backbone)
-        mean, std = hub.normalisation(backbone, config["num_channels"])
-        load = lambda: hub.load(backbone, config)  # noqa: E731
-        return _Source("backbone", config, True, config["num_channels"], load, mean, std)
+        channels = config["num_channels"]
+        mean, std = hub.normalisation(backbone, channels)
+        load = partial(hub.load, backbone, config)
+        return BackboneDescription("backbone", config, True, channels, mean, std, *unknown), load
     if not is_run and backbone not in list_models():
-        is_gone = "/" in backbone and not Path(backbone).exists()
         rule = "be efficientnet_lite0, a name on the Hugging Face hub, a folder with a backbone, a run, or a network"
-        hint = "there is no such folder: put it back, or name another" if is_gone else "give one as backbone=RUN"
-        raise ArgumentError("backbone", rule, backbone, hint)
+        raise ArgumentError("backbone", rule, backbone, "give one as backbone=RUN")
     with torch.device("cpu"):
         if is_run:
             model = ImageClassifier.from_pretrained(backbone)
@@ -228,10 +208,11 @@ def _find(backbone: str, image_size: tuple[int, int], channels: int) -> _Source:
             size = FRESH_SIZES[min(image_size) >= FRESH_SIZES[1]]
             model = create_model(backbone, image_size=size, channels=channels, classes=2)
     if (inner := next((module for module in model.modules() if isinstance(module, Backbone)), None)) is not None:
-        old = inner.description  # the run has a backbone itself, which is used, with the run's weights
-        return _Source(old.kind, dict(old.config), True, old.channels, lambda: inner.network, old.mean, old.std)
+        # The run has a backbone itself, which is used, with the run's weights.
+        return replace(inner.description, learned=True), lambda: inner.network
     config = json.loads(json.dumps({"name": model.name, **model.options}))
-    return _Source("network", config, bool(is_run), model.channels, lambda: _layers_of(model))
+    description = BackboneDescription("network", config, bool(is_run), model.channels, None, None, *unknown)
+    return description, lambda: _layers_of(model)
 
 
 def _layers_of(model: ImageClassifier) -> nn.Module:
@@ -254,26 +235,24 @@ def _may_be_on_hub(backbone: str) -> bool:
     return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", backbone) is not None and not Path(backbone).parent.is_dir()
 
 
-def _geometry(source: _Source, image_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int, int]]:
-    """Return the size to which images are enlarged, and the shape of the maps.
-
-    A backbone of `transformers` is created on the meta device. A network of capsella exists anyway, and creating it on
-    the meta device would make PyTorch import its compiler, which takes seconds. EfficientNet-Lite0 needs neither: the
-    shape of its maps is known.
-    """
-    if source.kind == "efficientnet_lite0":
+def _geometry(
+    description: BackboneDescription, load: Callable[[], nn.Module], image_size: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int, int]]:
+    """Return the size to which images are enlarged, and the shape of the maps."""
+    if description.kind == "efficientnet_lite0":
         height, width = EnlargeImages(image_size, max(efficientnet.LEAST_SIZE, 32 * POSITIONS - 31)).size
         return (height, width), (efficientnet.WIDTH, -(-height // 32), -(-width // 32))
-    device = "cpu" if source.kind == "network" else "meta"
-    with torch.device(device), torch.no_grad():
-        network = source.load() if source.kind == "network" else hub.build(source.config)
+    # A network of capsella exists anyway; on the meta device, PyTorch would import its compiler, which takes seconds.
+    is_ours = description.kind == "network"
+    with torch.device("cpu" if is_ours else "meta"), torch.no_grad():
+        network = load() if is_ours else description.build()
         was_training = [module for module in network.modules() if module.training]
         network.eval()
         side = min(image_size)
         while side <= LARGEST or side == min(image_size):
             size, why = EnlargeImages(image_size, side).size, ""
             try:
-                width, rows, columns = network(torch.zeros(1, source.channels, *size)).shape[1:]
+                width, rows, columns = network(torch.zeros(1, description.channels, *size)).shape[1:]
             except (RuntimeError, ValueError) as error:  # too small for a kernel
                 width, rows, columns, why = 0, 0, 0, f": {error}"
             if min(rows, columns) >= POSITIONS:

@@ -48,7 +48,7 @@ def build(config: Mapping[str, Any]) -> nn.Module:
         ValueError: not the configuration of a known backbone.
         CapsellaError: `transformers` is not installed.
     """
-    return HubBackbone(_class_of(config["model_type"])(_with_class(config)))
+    return HubBackbone(_transformers().AutoBackbone.from_config(_config(config)))
 
 
 def load(name: str, config: Mapping[str, Any]) -> nn.Module:
@@ -57,11 +57,10 @@ def load(name: str, config: Mapping[str, Any]) -> nn.Module:
     Raises:
         CapsellaError: there is no .safetensors file, or it does not fit the configuration.
     """
-    kind = _class_of(config["model_type"])
-    with _quiet(), _read_errors(name):
-        backbone, read = kind.from_pretrained(
+    with _read_errors(name):
+        backbone, read = _transformers().AutoBackbone.from_pretrained(
             name,
-            config=_with_class(config),
+            config=_config(config),
             use_safetensors=True,
             trust_remote_code=False,
             dtype=torch.float32,
@@ -81,14 +80,12 @@ def read_config(name: str) -> dict[str, Any]:
     Raises:
         CapsellaError: `transformers` is not installed, there is no configuration, or its family is unknown.
     """
-    _check_transformers()
-    from transformers import AutoConfig
-
-    with _quiet(), _read_errors(name):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    with _read_errors(name):
+        config = _transformers().AutoConfig.from_pretrained(name, trust_remote_code=False)
     if config.model_type not in FAMILIES:
         raise CapsellaError(f"backbone {name} is a {config.model_type}; known are {', '.join(FAMILIES)}")
-    return _options(config)
+    values = config.to_dict()
+    return {"model_type": config.model_type, **{key: values[key] for key in sorted(_names(config))}}
 
 
 def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
@@ -97,15 +94,12 @@ def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[fl
     Raises:
         CapsellaError: the file is damaged.
     """
-    from transformers.utils import cached_file
-
-    with _quiet():
-        path = cached_file(
-            name,
-            "preprocessor_config.json",
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
+    path = _transformers().utils.cached_file(
+        name,
+        "preprocessor_config.json",
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
     try:
         values = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
         if not values.get("do_normalize", True):
@@ -116,42 +110,31 @@ def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[fl
         raise CapsellaError(f"{path} is damaged: {error!r}") from error
 
 
-def _check_transformers() -> None:
+def _transformers() -> Any:
+    """Import `transformers`, without its progress bars and its table of unused weights."""
     check_installed("a backbone of this kind", "hub", "transformers")
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
 
 
-def _class_of(model_type: str) -> Any:
-    """Return the class of a family's backbone."""
-    if model_type not in FAMILIES:
-        raise ArgumentError("backbone", f"be one of {', '.join(FAMILIES)}", model_type)
-    _check_transformers()
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
-
-    return MODEL_FOR_BACKBONE_MAPPING[CONFIG_MAPPING[model_type]]
-
-
-def _with_class(config: Mapping[str, Any]) -> Any:
-    """Return the configuration as an object of `transformers`, with no other options than those of the family."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    kind = CONFIG_MAPPING[config["model_type"]]
-    options = {key: value for key, value in config.items() if key != "model_type"}
-    if unknown := sorted(set(options) - _names(kind)):
-        raise ArgumentError("backbone", f"have options of {config['model_type']}", unknown[0])
-    return kind(**options)
+def _config(config: Mapping[str, Any]) -> Any:
+    """Return the configuration as an object of `transformers`, with no other options than those of its family."""
+    family, options = config["model_type"], {key: value for key, value in config.items() if key != "model_type"}
+    if family not in FAMILIES:
+        raise ArgumentError("backbone", f"be one of {', '.join(FAMILIES)}", family)
+    default = _transformers().AutoConfig.for_model(family)
+    if unknown := sorted(set(options) - _names(default)):
+        raise ArgumentError("backbone", f"have options of {family}", unknown[0])
+    return type(default)(**options)
 
 
-def _options(config: Any) -> dict[str, Any]:
-    values = config.to_dict()
-    return {"model_type": config.model_type, **{key: values[key] for key in sorted(_names(type(config)))}}
-
-
-def _names(kind: type) -> set[str]:
+def _names(config: Any) -> set[str]:
     """Return the options of a family, without those that name files, code, dtypes or labels."""
-    from transformers import PretrainedConfig
-
-    own, shared = (set(inspect.signature(config).parameters) for config in (kind, PretrainedConfig))
+    kinds = type(config), _transformers().PretrainedConfig
+    own, shared = (set(inspect.signature(kind).parameters) for kind in kinds)
     return {name for name in own - shared if not name.startswith("_")} - {"kwargs"}
 
 
@@ -172,19 +155,3 @@ def _read_errors(name: str) -> Iterator[None]:
             f"have it or cannot be reached: {first} With internet access, save a copy by `hf download {name} "
             "--local-dir FOLDER`; then name FOLDER"
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide progress bars, and the table of unused weights."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
