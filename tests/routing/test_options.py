@@ -44,7 +44,6 @@ OPTIONS: list[Routing] = [
     UniformRouting(),
     VariationalRouting(2, proportions=False, mean_weight=0.5, bias=False),
 ]
-WITH_BACKENDS = [name for name, kind in ROUTINGS.items() if "backend" in kind.__dataclass_fields__]
 
 
 def test_options_survive_json() -> None:
