@@ -1,4 +1,4 @@
-"""Record couplings and poses of every capsule layer, iteration by iteration.
+"""Record couplings and poses of every capsule layer, iteration by iteration; the entropy of couplings.
 
 >>> from capsella.routing import dynamic_routing
 >>> with record() as traces:  # around a whole model: one trace per routed layer
@@ -7,13 +7,17 @@
 [torch.Size([1, 6, 3]), torch.Size([1, 6, 3])]
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
+
+from capsella.errors import check_argument
 
 
 @dataclass(frozen=True)
@@ -105,3 +109,20 @@ def record_normalised(activations: Tensor) -> None:
     """Replace the last activations of the latest trace by the layer's normalised ones [b h w j]."""
     if traces := _open_traces():
         traces[-1].activations[-1] = activations.detach().flatten(0, 2)
+
+
+def coupling_entropy(couplings: Float[Tensor, "b i j"]) -> Float[Tensor, "b i"]:
+    """Return the entropy of each child's couplings over its j parents, divided by ln j.
+
+    1 means uniform couplings (nothing routed), 0 that the child goes to one parent alone. Couplings that sum to less
+    than one (leaky routing, or a child for which other positions compete too) are first divided by their sum; a child
+    that goes to no parent has an entropy of 0. Couplings of NaN have an entropy of NaN.
+
+    Raises:
+        ArgumentError: not three axes, or fewer than two parents.
+    """
+    shape = tuple(couplings.shape)
+    check_argument(len(shape) == 3 and shape[2] > 1, "be [b i j] with at least 2 parents j", couplings=shape)
+    total = couplings.sum(2, keepdim=True)
+    shares = torch.where(total == 0, 0, couplings / total)
+    return torch.special.entr(shares).sum(2) / math.log(shape[2])

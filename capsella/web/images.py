@@ -13,15 +13,9 @@ from capsella.data import LabelledImages, evenly
 from capsella.errors import check_minimum
 from capsella.layers import CapsuleConv2d
 from capsella.losses import top_classes
-<<<<<<< HEAD
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.models.inference import inference
-from capsella.models.scoring import predict_with_scores
-from capsella.report.routing_views import routed_layers, strongest_path
-=======
-from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference, predict_with_scores
->>>>>>> f5faf46a (Convolutions, backbones and benchmarks: what nobody misses is gone; fewer tests)
+from capsella.report.routing_views import routed_layers, strongest_path
 from capsella.types import Capsules
 from capsella.uncertainty import FALSE_POSITIVE_RATE
 from capsella.web.arrays import Arrays

@@ -16,7 +16,6 @@ from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.report.figures import printable
 from capsella.report.prose import evaluation_warnings
 from capsella.report.reconstructions import dial_names, dial_range
-from capsella.routing.diagnostics import DEAD_BELOW
 from capsella.uncertainty import FALSE_POSITIVE_RATE
 from capsella.uncertainty.ood import REASONS
 from capsella.web.arrays import Arrays
@@ -35,6 +34,8 @@ from capsella.web.modules import PAGE, joined_modules
 
 TRAINING_SIDE = 10
 MAX_TRAINING = 2000  # images; a tenth as many test images
+# The margin loss pushes absent classes below m⁻ = 0.1 (Sabour et al. 2017, Eq. 4): lower means "not there".
+SILENT_BELOW = 0.1
 LENGTH_TOLERANCE = 1e-3  # if activations differ from the lengths of poses by less, on all images, they are lengths
 
 
@@ -94,7 +95,7 @@ def _run_content(
         "channels": model.channels,
         "fit": model.fit,
         "sure": SURE,
-        "silent": DEAD_BELOW,
+        "silent": SILENT_BELOW,
         "lengthIsActivation": bool((lengths - seen.activations).abs().max() < LENGTH_TOLERANCE),
         "dials": {"names": dial_names(model, seen.poses.shape[2]), "most": dial_range(model)},
         "images": add_images(model, chosen, arrays, prefix),

@@ -15,7 +15,7 @@ from capsella.report.routing_views import (
     vote_distances,
     vote_distances_figure,
 )
-from capsella.routing import RoutingTrace, coupling_entropy, dead_share, diagnose, record
+from capsella.routing import RoutingTrace, coupling_entropy, record
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def image():
 
 
 @pytest.mark.parametrize("name", ["capsnet", "matrix_capsnet"])
-def test_entropy_is_that_of_the_diagnostics(name, image, request):
+def test_entropy_is_that_of_the_couplings(name, image, request):
     model = request.getfixturevalue(name)
     layers = routed_layers(model, image)
     with record() as traces, torch.no_grad():
         model(image.unsqueeze(0))
-    for layer, expected in zip(layers, diagnose([traces]), strict=True):
-        np.testing.assert_allclose(layer.entropy, expected.entropy, rtol=1e-6)
-        assert expected.name == layer.title
+    for layer, trace in zip(layers, traces, strict=True):
+        expected = [coupling_entropy(couplings).mean() for couplings in trace.couplings]
+        np.testing.assert_allclose(layer.entropy, expected, rtol=1e-6)
 
 
 def test_evidence_is_activation_shared_out_among_the_classes(capsnet, image):
@@ -203,17 +203,10 @@ def test_leaky_couplings_are_divided_by_their_sum():
     assert nothing == 0
 
 
-def test_dead_share_counts_types_that_never_wake():
-    activations = torch.tensor([[0.0, 0.05, 0.9, 0.0], [0.2, 0.09, 0.0, 0.0]])
-    assert dead_share(activations) == 0.5
-    assert dead_share(activations, threshold=0.5) == 0.75
-
-
 def test_what_is_no_number_is_not_called_well_routed():
     couplings = torch.rand(1, 3, 4)
     couplings[0, 1, 2] = torch.nan
     assert coupling_entropy(couplings).isnan().tolist() == [[False, True, False]]
-    assert math.isnan(dead_share(torch.tensor([[0.5, torch.nan], [0.5, 0.1]])))
 
 
 def test_histograms_by_hand():

@@ -57,10 +57,12 @@ def load(name: str, config: Mapping[str, Any]) -> nn.Module:
     Raises:
         CapsellaError: there is no .safetensors file, or it does not fit the configuration.
     """
+    described = _config(config)
+    kind = _transformers().MODEL_FOR_BACKBONE_MAPPING[type(described)]
     with _read_errors(name):
-        backbone, read = _transformers().AutoBackbone.from_pretrained(
+        backbone, read = kind.from_pretrained(
             name,
-            config=_config(config),
+            config=described,
             use_safetensors=True,
             trust_remote_code=False,
             dtype=torch.float32,

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from capsella.files import read_json, write_json
 from capsella.losses import total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters
 from capsella.models.inference import inference
-from capsella.routing import diagnose, record
+from capsella.routing import coupling_entropy, record
 from capsella.training import Recipe, load_run
 
 STEP_IMAGES = 32  # batch size of the training step that is measured
@@ -88,13 +89,14 @@ def coupling_entropies(model: ImageClassifier, images: ImageSet) -> list[float]:
     if not isinstance(model, CapsuleClassifier):
         return []
 
-    def recorded() -> Any:
-        for batch in batches(images, STEP_IMAGES):
-            with inference(model), record() as traces:
-                model(batch.images)
-            yield traces
-
-    return [layer.entropy[-1] for layer in diagnose(recorded())]
+    entropies, weights = [], []
+    for batch in batches(images, STEP_IMAGES):
+        with inference(model), record() as traces:
+            model(batch.images)
+        routed = [trace.couplings[-1].float() for trace in traces if trace.couplings[-1].shape[2] > 1]
+        entropies.append([coupling_entropy(couplings).mean().item() for couplings in routed])
+        weights.append(len(batch.images))
+    return [float(np.average(layer, weights=weights)) for layer in zip(*entropies, strict=True)]
 
 
 class Speed(NamedTuple):
