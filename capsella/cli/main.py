@@ -76,13 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             is_utf8 = codecs.lookup(stream.encoding).name == "utf-8"
             stream.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        _print_help()
-        return
-    if words[0] == "--version":
-        print(__version__)
-        return
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     errors = console(stderr=True)
     try:
         with _short_warnings(errors), memory_errors(f"capsella {words[0]}"):
@@ -96,6 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(name: str, arguments: list[str]) -> None:
+    if name in ("-h", "--help"):
+        _print_help()
+        return
+    if name == "--version":
+        print(__version__)
+        return
     if name in REPLACED:
         raise CapsellaError(f"capsella {name} is now: capsella {REPLACED[name]}")
     if name not in COMMANDS:
