@@ -17,7 +17,7 @@ from capsella.models import create_model
 from capsella.training import OptimizerOptions, load_run
 from capsella.training.augment import Augment
 from capsella.training.loop import Trainer
-from capsella.training.progress import Validation
+from capsella.training.progress import Validation, is_better
 from capsella.training.step import exponential_average, mixup
 
 LR = 1e-3
@@ -108,46 +108,37 @@ def test_a_clipped_gradient_makes_short_steps(tiny, quiet_train, last_checkpoint
     assert 0 < moves[1] < 1e-3 * LR
 
 
-class TestKeptEpoch:
+def test_the_weights_are_those_of_the_best_epoch_and_patience_ends_the_run(
+    tiny, quiet_train, last_checkpoint, monkeypatch
+):
     """Validation results are scripted; the training is real."""
+    results = iter([(1, 50), (1, 20), (1, 30), (0.5, 40), *[(1, 50), (1, 20)], *[(1, 10), (1, 20)]])
 
-    @pytest.fixture
-    def scripted(self, monkeypatch, tiny, quiet_train):
-        def run(losses_and_errors, name="run", **fields):
-            results = iter(losses_and_errors)
+    def validate(self, images):
+        loss, error = next(results)
+        return Validation(loss, error, error)
 
-            def validate(self, images):
-                loss, error, *balanced = next(results)
-                return Validation(loss, error, *(balanced or [error]))
+    monkeypatch.setattr(Trainer, "_validate", validate)
+    run = quiet_train(tiny(epochs=10, patience=2))
+    assert (len(metrics(run.folder)), summary(run.folder)["best"]["epoch"]) == (4, 2)
+    two = quiet_train(tiny(epochs=2), "two")
+    assert same(weights(run.folder), last_checkpoint(two.folder)["model"])
+    assert same(run.model.state_dict(), weights(run.folder))
+    last = quiet_train(tiny(epochs=2, keep="last"), "last")
+    assert summary(last.folder)["best"]["epoch"] == 2
+    assert same(weights(last.folder), weights(run.folder))
 
-            monkeypatch.setattr(Trainer, "_validate", validate)
-            return quiet_train(tiny(**fields), name)
 
-        return run
+def test_a_lower_error_is_better_and_at_an_equal_error_a_lower_loss(tiny):
+    def better(row, best, **fields):
+        names = ("validation_loss", "validation_error", "validation_balanced_error")
+        return is_better(tiny(**fields), *(dict(zip(names, values, strict=True)) for values in (row, best)))
 
-    def kept_epoch(self, run):
-        return summary(run.folder)["best"]["epoch"]
-
-    def test_the_weights_are_those_of_the_best_epoch_and_patience_ends_the_run(self, scripted, last_checkpoint):
-        run = scripted([(1, 50), (1, 20), (1, 30), (0.5, 40), (0.1, 10)], epochs=10, patience=2)
-        assert len(metrics(run.folder)) == 4
-        assert self.kept_epoch(run) == 2
-        two = scripted([(1, 50), (1, 20)], "two", epochs=2)
-        assert same(weights(run.folder), last_checkpoint(two.folder)["model"])
-        assert same(run.model.state_dict(), weights(run.folder))
-
-    def test_at_an_equal_error_the_lower_loss_is_better(self, scripted):
-        assert self.kept_epoch(scripted([(0.5, 20), (0.4, 20), (0.4, 20), (0.1, 21)], epochs=4)) == 2
-
-    def test_the_balanced_error_counts_if_classes_are_balanced(self, scripted):
-        results = [(1, 40, 50), (1, 30, 60), (1, 35, 45)]
-        assert self.kept_epoch(scripted(results, epochs=3)) == 2
-        assert self.kept_epoch(scripted(results, "sampling", epochs=3, balance="sampling")) == 3
-
-    def test_the_last_epoch_is_kept_if_the_recipe_says_so(self, scripted, last_checkpoint):
-        run = scripted([(1, 10), (1, 20), (1, 30)], epochs=3, keep="last")
-        assert self.kept_epoch(run) == 3
-        assert same(weights(run.folder), last_checkpoint(run.folder)["model"])
+    assert better((0.4, 20, 20), (0.5, 20, 20))
+    assert not better((0.4, 20, 20), (0.4, 20, 20))
+    assert not better((0.1, 21, 21), (0.4, 20, 20))
+    assert not better((1, 35, 45), (1, 30, 60))
+    assert better((1, 35, 45), (1, 30, 60), balance="sampling")
 
 
 def test_only_training_images_are_augmented_and_each_is_seen_once_per_epoch(tiny, quiet_train, monkeypatch):

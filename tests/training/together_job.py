@@ -14,7 +14,7 @@ import torch.utils.tensorboard  # noqa: F401
 from rich.console import Console
 
 from capsella.data import NamedData
-from capsella.routing import DynamicRouting, EMRouting
+from capsella.routing import DynamicRouting
 from capsella.training import ComputeOptions, ModelOptions, OptimizerOptions, Recipe, train
 
 BATCH = 8
@@ -31,13 +31,8 @@ CAPSNET = Recipe(
     batch_size=BATCH,
     precision="32-true",
 )
-MATRIX = replace(
-    CAPSNET,
-    model=ModelOptions("hinton2018_matrix_capsnet_small", {"routing": EMRouting(iterations=2, backend="native")}),
-    loss=replace(CAPSNET.loss, name="spread"),
-)
 REST = replace(CAPSNET, epoch_images=6)  # of which two of four processes have one more
-NETWORKS = {"capsnet": (CAPSNET, (1, 4)), "matrix": (MATRIX, (1, 2)), "rest": (REST, (1, 4))}
+NETWORKS = {"capsnet": (CAPSNET, (1, 4)), "rest": (REST, (1, 4))}
 
 
 def main(folder: Path) -> None:
