@@ -55,10 +55,10 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
     if out is None:
         out = run.folder / f"{options.name}.json"
     images, about, lines = _images(options, run)
-    ood_sets = []
+    ood_sets = {}
     if options.ood:  # a missing folder is an error before the evaluation
         own = single_images(images, "out-of-distribution detection")
-        ood_sets = [load_ood_set(name, run.model, own) for name in dict.fromkeys(options.ood)]
+        ood_sets = {name: load_ood_set(name, run.model, own) for name in options.ood}
     evaluation = evaluate(run.model, images, options.batch_size, progress=True)
     values, shown = evaluation.to_dict() | about, [evaluation_table(evaluation)]
     if options.selective:  # thresholds are those of the run's own validation images

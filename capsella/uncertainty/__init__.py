@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         DetectionScore,
         OODReport,
         OODResult,
-        OODSet,
         evaluate_ood,
         load_ood_set,
     )

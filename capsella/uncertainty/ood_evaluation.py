@@ -1,6 +1,6 @@
 """Evaluate out-of-distribution detection: OOD images from other sources, and the AUROC of each score."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,6 @@ COMBINED = "combined"  # the largest normalised score, which the detector uses
 BASELINES = ("msp", "energy")  # scores of the output alone, for comparison
 
 
-@dataclass(frozen=True, eq=False)
-class OODSet:
-    """A set of out-of-distribution images at the size of a network.
-
-    Attributes:
-        name: name as requested.
-        images: uint8 pixels.
-    """
-
-    name: str
-    images: UInt8[Tensor, "n c h w"]
-
-
 @dataclass(frozen=True)
 class DetectionScore:
     """The area under the ROC curve of one score, test images against an OOD set, with its 95 % interval."""
@@ -76,10 +63,6 @@ class OODResult:
     flagged_interval_95: tuple[float, float]
     scores: tuple[DetectionScore, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers for JSON."""
-        return vars(self) | {"scores": [asdict(score) for score in self.scores]}
-
 
 @dataclass(frozen=True, eq=False)
 class OODReport:
@@ -104,12 +87,11 @@ class OODReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON."""
-        rates = {"false_positive_rate": self.false_positive_rate, "validation_images": self.validation_images}
-        return {**rates, "test": self.test.to_dict(), "ood": [result.to_dict() for result in self.sets]}
+        return asdict(self)
 
 
-def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> OODSet:
-    """Load at most 1,000 out-of-distribution images, sampled with a fixed seed.
+def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> UInt8[Tensor, "n c h w"]:
+    """Load at most 1,000 out-of-distribution images at the size of a network, sampled with a fixed seed.
 
     Args:
         name: "noise": uniform pixels; "half": `test` with the right half painted in the colour of the border; the name
@@ -120,10 +102,10 @@ def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> OODSet:
     generator = torch.Generator().manual_seed(0)
     if name == NOISE:
         shape = (min(MOST, len(test)), model.channels, *model.image_size)
-        return OODSet(name, torch.randint(256, shape, generator=generator, dtype=torch.uint8))
+        return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
     if name == HALF:
         few = test.subset(torch.randperm(len(test), generator=generator)[:MOST])
-        return OODSet(name, paint_right_half(few.images))
+        return paint_right_half(few.images)
     if Path(name).is_dir():
         return _load_folder(name, model, generator)
     if name not in source_names():
@@ -142,7 +124,7 @@ def paint_right_half(images: UInt8[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w
 def evaluate_ood(
     model: ImageClassifier,
     test: ImageSet,
-    sets: Sequence[OODSet],
+    sets: Mapping[str, UInt8[Tensor, "n c h w"]],
     false_positive_rate: float = FALSE_POSITIVE_RATE,
     batch_size: int = 128,
 ) -> OODReport:
@@ -151,7 +133,7 @@ def evaluate_ood(
     Args:
         model: a model with an `ood_detector`.
         test: in-distribution test images.
-        sets: OOD images at the model's size.
+        sets: OOD images at the model's size, by the name of the set.
         false_positive_rate: the rate that sets the threshold, on the validation images.
         batch_size: affects speed and memory only.
     """
@@ -163,9 +145,9 @@ def evaluate_ood(
     threshold = detector.threshold(false_positive_rate)
     inside = _score(model, test.images, batch_size)
     results = []
-    for ood in sets:
-        scores = _score(model, ood.images, batch_size)
-        results.append(replace(_flag(ood.name, scores, threshold), scores=_compare(inside, scores, groups)))
+    for name, images in sets.items():
+        scores = _score(model, images, batch_size)
+        results.append(replace(_flag(name, scores, threshold), scores=_compare(inside, scores, groups)))
     result = _flag("test images", inside, threshold, groups)
     return OODReport(false_positive_rate, detector.images, result, tuple(results))
 
@@ -224,14 +206,14 @@ def _auc_interval(
     return auc_interval(auc, effective_sample_fraction(higher, groups) * len(inside), len(outside))
 
 
-def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) -> OODSet:
+def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) -> Tensor:
     splits = load_data(_source_options(name, model))
     every = join([images for images in splits.named().values() if isinstance(images, ImageSet)])
     few = every.subset(torch.randperm(len(every), generator=generator)[:MOST].sort().values)
     if model.channels == 2 and few.channels != 2:
         raise CapsellaError(f"ood: {name} has no stereo pairs, which {model.name} needs; use {NOISE} or {HALF}")
     preprocessing = Preprocessing(model.image_size, model.channels, fit=model.fit)
-    return OODSet(name, resize_array(few.images.permute(0, 2, 3, 1).numpy(), preprocessing))
+    return resize_array(few.images.permute(0, 2, 3, 1).numpy(), preprocessing)
 
 
 def _source_options(name: str, model: ImageClassifier) -> DataOptions:
@@ -242,7 +224,7 @@ def _source_options(name: str, model: ImageClassifier) -> DataOptions:
     return replace(options, size=size) if name in SEVERAL_SIZES else options
 
 
-def _load_folder(name: str, model: ImageClassifier, generator: torch.Generator) -> OODSet:
+def _load_folder(name: str, model: ImageClassifier, generator: torch.Generator) -> Tensor:
     files = list(map(str, find_images([Path(name)])))
     few = [files[k] for k in torch.randperm(len(files), generator=generator)[:MOST].sort().values.tolist()]
     cut = None if model.cut is None else scaled(model.cut, [Path(name)])[0]
@@ -250,4 +232,4 @@ def _load_folder(name: str, model: ImageClassifier, generator: torch.Generator) 
     pixels = torch.cat([torch.from_numpy(chunk.pixels) for chunk in chunks])
     if not len(pixels):
         raise CapsellaError(f"ood: none of the {len(few)} images in {name} can be read")
-    return OODSet(name, pixels)
+    return pixels

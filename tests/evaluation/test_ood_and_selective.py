@@ -17,7 +17,6 @@ from capsella.report.figures import risk_coverage_figure
 from capsella.report.prose import ood_notes
 from capsella.report.terminal import ood_table, selective_table
 from capsella.uncertainty import (
-    OODSet,
     evaluate_ood,
     evaluate_selective,
     fit_calibration,
@@ -55,7 +54,9 @@ class TestOOD:
 
     def test_halves_and_noise_are_told_from_digits(self, fitted, digits):
         for model in fitted.values():
-            result = evaluate_ood(model, digits.test, [load_ood_set(n, model, digits.test) for n in ("noise", "half")])
+            result = evaluate_ood(
+                model, digits.test, {n: load_ood_set(n, model, digits.test) for n in ("noise", "half")}
+            )
             noise, half = result.sets
             assert (noise.images, half.images, result.test.images, noise.flagged) == (30, 30, 30, 30)
             assert noise.scores[0].auc == 1
@@ -66,14 +67,14 @@ class TestOOD:
 
     def test_images_of_the_same_kind_are_not(self, fitted, digits):
         model = fitted["cnn"]
-        (same,) = evaluate_ood(model, digits.test, [OODSet("same", digits.test.images)]).sets
+        (same,) = evaluate_ood(model, digits.test, {"same": digits.test.images}).sets
         assert all(score.auc == pytest.approx(0.5) for score in same.scores)
 
     def test_copies_of_an_image_prove_no_more_than_the_image(self, fitted, digits):
         model, few = fitted["cnn"], digits.test
         which = torch.arange(len(few)).repeat(10)
         copied = replace(few, images=few.images[which], labels=few.labels[which], files=None, metadata={"group": which})
-        sets = [load_ood_set("half", model, few)]
+        sets = {"half": load_ood_set("half", model, few)}
         alone, grouped, ungrouped = (
             evaluate_ood(model, test, sets, 0.2) for test in (few, copied, replace(copied, metadata={}))
         )
@@ -89,12 +90,12 @@ class TestOOD:
 
     def test_table_figure_and_json(self, fitted, digits):
         model = fitted["dynamic"]
-        result = evaluate_ood(model, digits.test, [load_ood_set("noise", model, digits.test)], 0.001)
+        result = evaluate_ood(model, digits.test, {"noise": load_ood_set("noise", model, digits.test)}, 0.001)
         assert (result.has_threshold, result.test.flagged, result.sets[0].flagged) == (False, 0, 0)
         assert "2302" in ood_notes(result)[0]
         assert "poses" in printed(ood_table(result))
         values = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-        assert values["ood"][0]["scores"][0]["auc"] == 1
+        assert values["sets"][0]["scores"][0]["auc"] == 1
 
     def test_sources_and_folders_come_at_the_size_of_the_network(self, trained, digits, tmp_path):
         model = trained["cnn"]
@@ -102,12 +103,12 @@ class TestOOD:
             Image.fromarray(np.full((9, 30, 3), 80 * number, np.uint8)).save(tmp_path / f"{number}.png")
         (tmp_path / "broken.png").write_bytes(b"no image")
         folder, source = (load_ood_set(name, model, digits.test) for name in (str(tmp_path), "digits"))
-        assert (folder.images.shape, source.images.shape) == ((3, 1, 12, 12), (1000, 1, 12, 12))
+        assert (folder.shape, source.shape) == ((3, 1, 12, 12), (1000, 1, 12, 12))
         for name in ("nowhere", "multimnist"):
             with pytest.raises(CapsellaError, match=r"^ood: "):
                 load_ood_set(name, model, digits.test)
         with pytest.raises(ArgumentError):
-            evaluate_ood(trained["em"], digits.test, [folder])  # without a detector
+            evaluate_ood(trained["em"], digits.test, {"folder": folder})  # without a detector
 
     def test_halves_take_the_colour_of_the_border(self):
         images = torch.zeros(1, 3, 5, 6, dtype=torch.uint8)
