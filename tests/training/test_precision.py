@@ -6,9 +6,9 @@ from rich.console import Console
 
 from capsella.errors import CapsellaError
 from capsella.routing import EMRouting
-from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run, resume, train
+from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, resume
 from capsella.training.devices import launch
-from capsella.training.resolve import resolve_auto
+from capsella.training.resolve import resolve_auto, with_resolved_from
 from tests.training.test_resume import poison_step
 
 QUIET = Console(quiet=True)
@@ -39,29 +39,22 @@ def test_a_run_keeps_the_precision_it_began_with(tiny, processor_multiplies, qui
     assert auto == reduced != exact
 
 
-def test_bf16_mixed_asks_for_bfloat16_votes(tiny, tmp_path, processor_multiplies):
-    processor_multiplies(True)
-    recipe = tiny(precision="bf16-mixed", epochs=1).with_model(routing=EMRouting())
-    run = train(recipe, tmp_path / "run", name="tiny", compute=CPU, console=QUIET)
-    assert run.recipe.model.options["routing"].votes == "bfloat16"
-    assert load_run(run.folder).model.capsule_layers[0].routing.votes == "bfloat16"
-    RunFolder(run.folder).check_recipe(recipe)
-    with pytest.raises(CapsellaError):
-        RunFolder(run.folder).check_recipe(recipe.with_model(routing=EMRouting(votes="float32")))
-
-
 @pytest.mark.parametrize(
-    ("precision", "routing", "accelerator", "multiplies"),
+    ("precision", "votes", "accelerator", "multiplies", "expected"),
     [
-        ("bf16-mixed", EMRouting(), "cuda", True),
-        ("bf16-mixed", EMRouting(votes="float32"), "cpu", True),
-        ("bf16-mixed", EMRouting(), "cpu", False),
+        ("bf16-mixed", "auto", "cpu", True, "bfloat16"),
+        ("bf16-mixed", "auto", "cuda", True, "auto"),
+        ("bf16-mixed", "float32", "cpu", True, "float32"),
+        ("32-true", "auto", "cpu", True, "auto"),
+        ("bf16-mixed", "auto", "cpu", False, "auto"),
     ],
 )
-def test_votes_stay_float32_otherwise(tiny, precision, routing, accelerator, multiplies, processor_multiplies):
+def test_votes_follow_the_precision(tiny, precision, votes, accelerator, multiplies, expected, processor_multiplies):
     processor_multiplies(multiplies)
-    recipe = tiny(precision=precision).with_model(routing=routing)
-    assert resolve_auto(recipe, ComputeOptions(accelerator=accelerator)) == (recipe, [])
+    recipe = tiny(precision=precision).with_model(routing=EMRouting(votes=votes))
+    resolved, _ = resolve_auto(recipe, ComputeOptions(accelerator=accelerator))
+    assert resolved.model.options["routing"].votes == expected
+    assert with_resolved_from(recipe, resolved) == resolved
 
 
 def test_a_launch_decides_whether_a_gpu_may_round(tiny):

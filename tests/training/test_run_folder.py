@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import zipfile
 from functools import partial
 
 import numpy as np
@@ -53,20 +54,27 @@ def test_parts_that_are_missing_are_named(run):
 def test_a_damaged_config(run):
     config = run / "config.json"
     whole = config.read_text()
-    damaged = ["", "{", "[]", "null", "{}", '{"name": "x", "recipe": {}, "environment": 1}', "\xff"]
+    damaged = ["", "[]", "{}", '{"name": "x", "recipe": {}, "environment": 1}', "\xff"]
     for text in [*damaged, whole[: len(whole) // 2], whole.replace('"epochs"', '"rounds"')]:
         config.write_text(text, encoding="latin-1")
         for function in (load_run, resume):
             assert message_of(function, run).startswith(str(config))
 
 
-def test_a_damaged_checkpoint(run):
+def test_a_damaged_checkpoint_is_noticed_before_any_image_is_read(run, monkeypatch):
+    """PyTorch compares no checksums: it reads a file with a changed bit."""
     (run / "summary.json").unlink()
+    monkeypatch.setattr("capsella.training.run.load_data", None)
     checkpoint = run / "last.ckpt"
     whole = checkpoint.read_bytes()
-    for content in (whole[: len(whole) // 2], whole[:5000], b"", b"text"):
+    with zipfile.ZipFile(checkpoint) as archive:
+        at = max(archive.infolist(), key=lambda part: part.file_size).header_offset + 1000
+    changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    for content in (changed, whole[: len(whole) // 2], b"", b"text"):
         checkpoint.write_bytes(content)
         assert f"{checkpoint} is damaged" in message_of(resume, run)
+    checkpoint.write_bytes(changed)
+    assert torch.load(checkpoint, weights_only=True)
 
 
 class Trap:
