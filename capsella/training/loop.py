@@ -45,7 +45,7 @@ from capsella.training.progress import (
 from capsella.training.recipe import Recipe
 from capsella.training.resolve import resolve_auto
 from capsella.training.run import Run, RunFolder, load_run, load_run_splits
-from capsella.training.step import TrainingDivergedError, exponential_average, gradient_norms, mixup
+from capsella.training.step import TrainingDivergedError, exponential_average, mixup
 from capsella.uncertainty import calibrate_model, fit_ood_detector, save_fitted
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Trainer:
         self.wrapped_optimizer.zero_grad()
         # DDP averages gradients over devices, but some have one image more of the last batch: weight by images.
         self.fabric.backward(losses.total * (len(rows) * world / len(batch)))
-        norm = torch.linalg.vector_norm(gradient_norms(self.model)[1])
+        norm = torch.nn.utils.get_total_norm(p.grad for p in self.model.parameters() if p.grad is not None)
         self._check_finite("loss", float(losses.total.detach()), progress.step + 1)
         self._check_finite("gradient norm", float(norm), progress.step + 1)
         if options.gradient_clip is not None:

@@ -1,4 +1,4 @@
-"""Parts of a training step: mixup, gradient norms, and the average of the weights."""
+"""Parts of a training step: mixup and the average of the weights."""
 
 import torch
 from jaxtyping import Float, Int
@@ -36,18 +36,6 @@ def mixup(
     other = torch.randperm(len(images), device=images.device)
     s = share[:, None, None, None].to(images.dtype)
     return s * images + (1 - s) * images[other], MixupTargets(labels[other], 1 - share)
-
-
-def gradient_norms(model: nn.Module) -> tuple[list[str], Tensor]:
-    """Return the names of modules that own parameters, and the Euclidean norm of each one's gradient [modules].
-
-    The norm of these norms is the norm of the whole gradient. Parameters without a gradient are left out.
-    """
-    norms: dict[str, list[Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            norms.setdefault(name.rpartition(".")[0], []).append(torch.linalg.vector_norm(parameter.grad))
-    return list(norms), torch.stack([torch.linalg.vector_norm(torch.stack(parts)) for parts in norms.values()])
 
 
 def exponential_average(model: nn.Module, decay: float) -> AveragedModel:
