@@ -94,7 +94,7 @@ class Calibration:
             prior = values["prior"] and tuple(map(float, values["prior"]))
             scores = tuple(map(float, values["scores"]))
             return cls(values["logits"], float(values["temperature"]), scores, values["weights"], prior)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CapsellaError(f"must hold a calibration: {error!r}") from error
 
 
