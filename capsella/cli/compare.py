@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> None:
 
     from capsella.experiments.compare import compare, make_plan, write_report
     from capsella.experiments.compare.results import check_shortcuts
-    from capsella.experiments.compare.terminal import plan_summary, result_summary, shortcut_summary
+    from capsella.experiments.compare.words import plan_summary, result_summary, shortcut_summary
 
     plan = make_plan(replace(command.options, images=command.images[0]))
     show(shortcut_summary(check_shortcuts(plan)), plan_summary(plan))
@@ -79,6 +79,7 @@ def _check_default(options: object, field: Field[Any], what: str) -> None:
 def _compare_domains(command: Compare) -> None:
     """Train what is missing, test, and print the table."""
     from capsella.experiments.compare import DomainOptions, compare_domains
+    from capsella.experiments.compare.domains import domain_table
 
     options = command.options
     check_argument(command.train_on in (None, "one", "others"), "be one or others", train_on=command.train_on)
@@ -100,5 +101,6 @@ def _compare_domains(command: Compare) -> None:
         out=options.out or DomainOptions.out,
     )
     with ray_session(command.cluster):
-        _, text = compare_domains(settings, console())
-    print(f"\n{text}\n\nwritten to {settings.out / 'domains.txt'} and domains.json")
+        results = compare_domains(settings, console())
+    show(domain_table(results))
+    print(f"written to {settings.out / 'domains.json'}")

@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> None:
     from capsella.training.trained import open_run
 
     exported = export_run(
-        open_run(options.run),
+        open_run(options.run, final=True),
         options.out,
         format=options.format,
         precision=options.quantize,

@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> None:
     from capsella.report.prose import column_notes, prediction_lines
     from capsella.training.trained import open_network
 
-    model, run = open_network(options.run)
+    model, run = open_network(options.run, final=True)
     model.value_range = options.range or model.value_range
     if options.cluster.on is not None and model.cut is not None and options.cell_radius is None:
         raise ArgumentError("cell_radius", "be given with --on, for a network that crops cells", None)
@@ -124,6 +124,6 @@ def run(arguments: list[str]) -> None:
 def _load(run: Path, value_range: tuple[float, float] | None, cut: CellCut | None) -> "ImageClassifier":
     from capsella.training.trained import open_network
 
-    model, _ = open_network(run)
+    model, _ = open_network(run, final=True)
     model.value_range, model.cut = value_range, cut
     return model

@@ -38,9 +38,8 @@ class SearchCommon:
 class SearchCommand(SearchCommon):
     """All flags."""
 
-    space: str | None = None
-    """A Python file that sets `space` to a capsella.experiments.search.Space, or a recipe whose space to use. Default:
-    the recipe's own space."""
+    space: Path | None = None
+    """A Python file that sets `space` to a capsella.experiments.search.Space. Default: the recipe's own space."""
     given: All = field(default_factory=dict)
 
 
@@ -56,7 +55,7 @@ def run(arguments: list[str]) -> None:
     out, options = console(), command.options
     name, recipe, _ = choose_recipe(command.words, command.given, out)
     compute = ComputeOptions(**part_of(command.given, "compute"))
-    space = None if command.space is None else read_space(command.space, recipe)
+    space = None if command.space is None else read_space(command.space)
     with tempfile.TemporaryDirectory() as folder, out.status("reading the images, timing a few steps"):
         if command.dry_run:
             options = replace(options, out=Path(folder, name), storage=None)

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
         train_or_resume,
         unpack_correct,
     )
-    from capsella.experiments.learning_curves import curves_show_convergence, is_still_falling, was_still_learning
     from capsella.experiments.runner import (
-        LearningRateSearch,
         Results,
         Row,
         Runner,
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
         check_none_diverged,
         check_seeds,
         common_seeds,
-        compute_tasks,
         format_duration,
         run_tasks,
         scaled_learning_rate,

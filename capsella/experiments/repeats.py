@@ -14,7 +14,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Folds, over_seeds
 from capsella.evaluation.label_errors import rank_labels, write_label_ranking
 from capsella.experiments.fit import FittedRun, evaluate_run, read_test_predictions
-from capsella.experiments.runner import Task, check_images_unchanged, run_tasks
+from capsella.experiments.runner import Task, run_tasks
 from capsella.files import write_json
 from capsella.report import evaluation_warnings
 from capsella.training import ComputeOptions, Recipe, Run, RunFolder, load_run, resume
@@ -87,7 +87,7 @@ def _rank_labels(folder: Path, folds: Iterable[str]) -> int:
 def _fit_each(
     recipes: Mapping[str, Recipe], cost: str, folder: Path, name: str, compute: ComputeOptions, console: Console
 ) -> list[Evaluation]:
-    """Train and test each recipe, finished ones first; check that all have the same images."""
+    """Train and test each recipe, finished ones first."""
     RunFolder(folder).check_unused()
     tasks = [
         Task(
@@ -101,9 +101,6 @@ def _fit_each(
         )
         for label, recipe in recipes.items()
     ]
-    begun = [task for task in tasks if task.is_finished or task.files.checkpoint.exists()]
-    if any(not task.is_finished for task in tasks):
-        check_images_unchanged(begun)
     tested: dict[str, Evaluation] = {}
     for task in run_tasks(tasks, console):
         if task.files.has_diverged:
@@ -111,8 +108,6 @@ def _fit_each(
         run = finish(load_run(task.folder), console)
         if run.evaluation is not None:
             tested[task.label] = run.evaluation
-        if task not in begun and len(tested) < len(tasks):
-            check_images_unchanged([task])  # otherwise the next fold would be of other images
     return [tested[label] for label in recipes if label in tested]
 
 

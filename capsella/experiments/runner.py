@@ -1,19 +1,18 @@
 """The loop over several trainings: turn tasks into runs, resume interrupted ones, and predict the time left."""
 
 import io
-import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
 
 from capsella import ray_cluster
 from capsella.data import DataOptions, Splits, load_data
@@ -60,33 +59,27 @@ class Stopwatch:
         """Add planned runs, one per cost name; runs that were planned before are not counted twice."""
         self.left |= Counter(costs)
 
-    def cancel(self, cost: str) -> None:
-        """Remove one planned run."""
-        self.left[cost] -= 1
-
     def finish(self, cost: str, seconds: float | None = None) -> None:
         """Count one planned run as finished after `seconds`; None if its time is unknown."""
         self.left[cost] -= 1
         self.done += 1
         if seconds is not None:
-            self.remember(cost, seconds)
+            self.taken.setdefault(cost, []).append(seconds)
 
-    def remember(self, cost: str, seconds: float) -> None:
-        """Record how long a run of that cost took."""
-        self.taken.setdefault(cost, []).append(seconds)
-
-    def seconds_by_cost(self) -> dict[str, float]:
-        """Return the seconds of a run by cost: measured means, and corrected estimates for costs without a run."""
-        means = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
-        return means | {cost: self._pace() * self.estimates[cost] for cost in self.estimates if cost not in means}
+    @property
+    def position(self) -> str:
+        """The number of the next run among all, e.g. "run 2 of 4"."""
+        return f"run {self.done + 1} of {self.done + self.left.total()}"
 
     def seconds_left(self, begun: str = "", progress: float = 0.0) -> float | None:
         """Return the seconds that all planned runs will take; None if nothing is known.
 
-        A cost without times counts as the mean of the others. begun, progress: the cost of a run that was started,
-        and the fraction of it that is done.
+        Costs have their measured means, or their estimates, corrected by the pace of finished runs. A cost with neither
+        counts as the mean of the others. begun, progress: the cost of a run that was started, and the fraction of it
+        that is done.
         """
-        by_cost = self.seconds_by_cost()
+        by_cost = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
+        by_cost |= {cost: self._pace() * seconds for cost, seconds in self.estimates.items() if cost not in by_cost}
         if not by_cost:
             return None
         mean = sum(by_cost.values()) / len(by_cost)
@@ -98,7 +91,7 @@ class Stopwatch:
         """Return the line that announces a run: its number, its label and the time left."""
         seconds = self.seconds_left(begun, progress)
         left = "" if seconds is None else f"; about {format_duration(seconds)} left"
-        return f"run {self.done + 1} of {self.done + self.left.total()}: {label}{left}"
+        return f"{self.position}: {label}{left}"
 
     def _pace(self) -> float:
         """Return the factor by which finished runs took longer than estimated."""
@@ -126,8 +119,8 @@ class Task:
     """One run to compute: a complete recipe, with its seed and fold, in a folder of its own.
 
     label: the name in progress lines. recipe_name: the name of the run. cost: a name shared by tasks that take equally
-    long; default: the label. is_tested: whether the run is tested, or only trained. has_report: whether the
-    test also writes report.html. is_quiet: print one line per run instead of one per epoch.
+    long. is_tested: whether the run is tested, or only trained. is_quiet: print one line per
+    run instead of one per epoch.
     """
 
     recipe: Recipe
@@ -137,7 +130,6 @@ class Task:
     cost: str = ""
     compute: ComputeOptions = ComputeOptions()
     is_tested: bool = True
-    has_report: bool = False
     is_quiet: bool = False
 
     @property
@@ -149,11 +141,6 @@ class Task:
     def is_finished(self) -> bool:
         """True if nothing is left to compute; a training that diverged counts as finished."""
         return (self.files.is_tested if self.is_tested else self.files.is_trained) or self.files.has_diverged
-
-    @property
-    def cost_name(self) -> str:
-        """The cost, or the label."""
-        return self.cost or self.label
 
     def run(self, console: Console, splits: Splits | None = None) -> Splits | None:
         """Compute what is missing, in this process. A training that diverges is no error: diverged.json records it.
@@ -181,7 +168,7 @@ class Task:
                 self.files.write("diverged", {"reason": error.what})
                 return splits
             if self.is_tested:
-                run = evaluate_run(run, report=self.has_report, progress=False)
+                run = evaluate_run(run, report=False, progress=False)
             return run.splits
 
     def result(self) -> dict[str, Any] | None:
@@ -192,47 +179,33 @@ class Task:
 def run_tasks(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch | None = None) -> Iterator[Task]:
     """Yield every task when it is finished: first those that were finished before, then the others as computed.
 
+    On a cluster (`ray_cluster.ray_session`) each run is a Ray task, which continues from its checkpoint if its worker
+    dies. Its output is printed when it ends.
+
     Raises:
-        CapsellaError: the user's own images have changed since the finished runs; or as for `compute_tasks`.
+        ArgumentError: more than one device per run on a cluster.
+        CapsellaError: the user's own images have changed since the finished runs; workers died too often; or as for
+            `Task.run`. Other runs are then stopped; call this again to resume them.
     """
-    stopwatch = stopwatch or Stopwatch()
-    stopwatch.plan(task.cost_name for task in tasks)
+    stopwatch, place = stopwatch or Stopwatch(), ray_cluster.current_cluster()
+    stopwatch.plan(task.cost for task in tasks)
     finished = [task for task in tasks if task.is_finished]
     if len(finished) < len(tasks):
         check_images_unchanged(finished)
     for task in finished:
         task.files.check_recipe(task.recipe)
-        if task.files.is_trained:
-            stopwatch.remember(task.cost_name, task.files.read("summary")["seconds"])
-    for task in finished:
-        stopwatch.finish(task.cost_name)
+        stopwatch.finish(task.cost, task.files.read("summary")["seconds"] if task.files.is_trained else None)
         task.files.checkpoint.unlink(missing_ok=True)  # left by a call that ended just before deleting it
-        yield task
+    yield from finished
     done = {task.folder for task in finished}
-    yield from compute_tasks([task for task in tasks if task.folder not in done], console, stopwatch)
-
-
-def compute_tasks(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[Task]:
-    """Compute every task, and yield it as soon as it is finished.
-
-    On a cluster (`ray_cluster.ray_session`) each run is a Ray task, which continues from its checkpoint if its worker
-    dies. Its output is printed when it ends. Tasks are taken from `tasks` as capacity becomes free.
-
-    Raises:
-        ArgumentError: more than one device per run on a cluster.
-        CapsellaError: workers died too often; or as for `Task.run`. Other runs are then stopped; call this again to
-            resume them.
-    """
-    place = ray_cluster.current_cluster()
-    for task, seconds in (
-        _here(tasks, console, stopwatch) if place is None else _on_ray(place, tasks, console, stopwatch)
-    ):
-        stopwatch.finish(task.cost_name, None if task.files.has_diverged else seconds)
+    left = [task for task in tasks if task.folder not in done]
+    for task, seconds in _here(left, console, stopwatch) if place is None else _on_ray(place, left, console, stopwatch):
+        stopwatch.finish(task.cost, None if task.files.has_diverged else seconds)
         task.files.checkpoint.unlink(missing_ok=True)  # large, and nothing is left to resume
         yield task
 
 
-def _here(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iterator[tuple[Task, float | None]]:
+def _here(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch) -> Iterator[tuple[Task, float | None]]:
     """Yield each task with its seconds; None for a run resumed from a checkpoint, whose time is not that of a run."""
     data, splits = None, None  # of the last task: the next one often has the same data
     for task in tasks:
@@ -240,48 +213,17 @@ def _here(tasks: Iterable[Task], console: Console, stopwatch: Stopwatch) -> Iter
         progress = task.files.progress(task.recipe.epochs)
         if task.recipe.data != data:
             data, splits = task.recipe.data, None
-        if task.is_quiet:
-            with _waiting(console, stopwatch, task, progress):
-                splits = task.run(console, splits)
-            console.print(_result_line(stopwatch, task, time.monotonic() - began), soft_wrap=True, markup=False)
-        else:
-            console.print(stopwatch.line(task.label, task.cost_name, progress), soft_wrap=True, markup=False)
+        line = stopwatch.line(task.label, task.cost, progress)
+        if not task.is_quiet:
+            console.print(line, soft_wrap=True, markup=False)
+        with console.status(Text(line)) if task.is_quiet else nullcontext():
             splits = task.run(console, splits)
+        if task.is_quiet:
+            error = f"val. error {ValidationResult.of(task.files).error:.1f} %"
+            error = "diverged" if task.files.has_diverged else error
+            line = f"{stopwatch.position}: {task.label}: {error}, {format_duration(time.monotonic() - began)}"
+            console.print(line, soft_wrap=True, markup=False)
         yield task, None if is_rest else time.monotonic() - began
-
-
-@contextmanager
-def _waiting(console: Console, stopwatch: Stopwatch, task: Task, progress: float) -> Iterator[None]:
-    """Show a bar over all runs, with the time left, if the output is a terminal."""
-    left, done = stopwatch.seconds_left(task.cost_name, progress) or 0.0, sum(map(sum, stopwatch.taken.values()))
-    columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        shown = bar.add_task(task.label, total=done + left, completed=round(done), left="")
-        over = threading.Event()
-        ticker = threading.Thread(target=_tick, args=(bar, shown, left, over), daemon=True)
-        ticker.start()
-        try:
-            yield
-        finally:
-            over.set()
-            ticker.join()
-
-
-def _tick(bar: Progress, shown: TaskID, left: float, over: threading.Event) -> None:
-    while True:
-        bar.update(shown, left=f"about {format_duration(max(0.0, left))} left")
-        if over.wait(1.0):
-            return
-        left -= 1.0
-        bar.advance(shown, 1.0)
-
-
-def _result_line(stopwatch: Stopwatch, task: Task, seconds: float) -> str:
-    """Return the line that reports a finished run: its number, its label, its validation error and its time."""
-    result = ValidationResult.of(task.files)
-    error = "diverged" if task.files.has_diverged else f"val. error {result.error:.1f} %"
-    number, of = stopwatch.done + 1, stopwatch.done + stopwatch.left.total()
-    return f"run {number} of {of}: {task.label}: {error}, {format_duration(seconds)}"
 
 
 class _Answer(NamedTuple):
@@ -294,7 +236,7 @@ class _Answer(NamedTuple):
 
 
 def _on_ray(
-    place: ray_cluster.ClusterOptions, tasks: Iterable[Task], console: Console, stopwatch: Stopwatch
+    place: ray_cluster.ClusterOptions, tasks: Sequence[Task], console: Console, stopwatch: Stopwatch
 ) -> Iterator[tuple[Task, float | None]]:
     import ray
 
@@ -321,8 +263,7 @@ def _on_ray(
                 answer: _Answer = ray.get(ready)
             except ray_cluster.ray_errors() as error:
                 raise ray_cluster.worker_error(task.label, error) from error
-            number, total = stopwatch.done + 1, stopwatch.done + stopwatch.left.total()
-            console.print(f"run {number} of {total}: {task.label}, {format_duration(answer.seconds)}", markup=False)
+            console.print(f"{stopwatch.position}: {task.label}, {format_duration(answer.seconds)}", markup=False)
             console.print(answer.text, end="", markup=False, highlight=False, soft_wrap=True)
             if answer.error is not None:
                 raise answer.error
@@ -412,41 +353,18 @@ class ValidationResult(NamedTuple):
     folder: Path
     error: float
     loss: float
-    epoch: int
-    seconds: float
 
     @classmethod
     def of(cls, files: RunFolder) -> Self:
         """Read a finished run."""
         if files.has_diverged:
-            return cls(files.path, float("inf"), float("inf"), 0, 0.0)
-        summary = files.read("summary")
-        error, loss = best_validation(summary)
-        return cls(files.path, error, loss, summary["best"]["epoch"], summary["seconds"])
+            return cls(files.path, float("inf"), float("inf"))
+        return cls(files.path, *best_validation(files.read("summary")))
 
     @property
     def rank(self) -> tuple[float, float]:
         """Error, then loss, to sort by; lower is better."""
         return self.error, self.loss
-
-
-@dataclass
-class LearningRateSearch:
-    """A row with its best learning rate.
-
-    tried: validation results with the first seed, by learning rate. best: the learning rate with the best of them.
-    by_seed: validation results at that learning rate, by seed.
-    """
-
-    row: Row
-    tried: dict[float, ValidationResult] = field(default_factory=dict)
-    best: float = 0.0
-    by_seed: dict[int, ValidationResult] = field(default_factory=dict)
-
-    @property
-    def chosen(self) -> Row:
-        """The row with the best learning rate."""
-        return with_learning_rate(self.row, self.best)
 
 
 @dataclass
@@ -481,32 +399,20 @@ class Runner:
             found[row.slug][task.recipe.seed] = ValidationResult.of(task.files)
         return [found[row.slug] for row in rows]
 
-    def search_learning_rates(
-        self, rows: Sequence[Row], seeds: Sequence[int], factors: Sequence[float], later: Sequence[str] = ()
-    ) -> list[LearningRateSearch]:
-        """Search the learning rate of every row around its recipe's, and train the best with every seed; test nothing.
+    def choose_learning_rates(self, rows: Sequence[AnyRow], seed: int, factors: Sequence[float]) -> list[AnyRow]:
+        """Train every row at several learning rates without testing; return each at the one with the lowest error.
 
         Args:
             rows: what to train.
-            seeds: the first one tries all learning rates; the others take the best.
+            seed: the seed of these runs.
             factors: factors of the recipe's learning rate; the products are rounded to two digits.
-            later: cost names of runs that follow, to predict the time left.
         """
-        check_seeds(seeds)
-        self.stopwatch.plan(
-            [*(row.cost or row.slug for row in rows for _ in range(len(factors) + len(seeds) - 1)), *later]
-        )
-        searches = [LearningRateSearch(row) for row in rows]
-        rates = [scaled_learning_rate(row.recipe, factor) for factor in factors for row in rows]
-        tried = [with_learning_rate(row, rate) for row, rate in zip(len(factors) * list(rows), rates, strict=True)]
-        for search, rate, runs in zip(len(factors) * searches, rates, self.validate(tried, seeds[:1]), strict=True):
-            search.tried[rate] = runs[seeds[0]]
-        for search in searches:
-            search.best = min(search.tried, key=lambda rate: search.tried[rate].rank)
-        chosen = [search.chosen for search in searches]
-        for search, runs in zip(searches, self.validate(chosen, seeds[1:]), strict=True):
-            search.by_seed = {seeds[0]: search.tried[search.best], **runs}
-        return searches
+        tried = [
+            [with_learning_rate(row, scaled_learning_rate(row.recipe, factor)) for factor in factors] for row in rows
+        ]
+        ranks = [run[seed].rank for run in self.validate([row for of_row in tried for row in of_row], [seed])]
+        parts = [ranks[start : start + len(factors)] for start in range(0, len(ranks), len(factors))]
+        return [of_row[part.index(min(part))] for of_row, part in zip(tried, parts, strict=True)]
 
     def _run(self, rows: Sequence[Row], seeds: Sequence[int], *, is_tested: bool) -> list[tuple[Row, Task]]:
         """Compute every row with every seed, and return rows and tasks in the order of the seeds."""

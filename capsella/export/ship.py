@@ -32,7 +32,7 @@ from capsella.export.parity import Parity, Precision, Tolerance, check_parity, c
 from capsella.export.pt2_files import load_pt2, write_pt2
 from capsella.files import read_json, write_json, write_text
 from capsella.models import ImageClassifier
-from capsella.training import Run, load_splits
+from capsella.training import Run, RunFolder, load_splits
 
 Format = Literal["onnx", "pt2"]
 CALIBRATION_IMAGES = 256
@@ -104,7 +104,9 @@ def export_run(
     facts = {"recipe": run.name}
     if run.adapted is None:
         splits = load_splits(run)
-        train, test = (single_images(part, "exports") for part in (splits.train, splits.test))
+        # A comparison trains its last network also on the test images, but for one, and does not test it.
+        held = splits.test if RunFolder(run.folder).is_tested else splits.validation
+        train, test = (single_images(part, "exports") for part in (splits.train, held))
         data = run.recipe.data
         files = [data.path / name for name in test.files or ()] if isinstance(data, FolderData) else []
         images = ExportImages(train, test, files)

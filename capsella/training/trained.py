@@ -11,27 +11,30 @@ from capsella.models import ImageClassifier
 from capsella.training.run import Run, RunFolder, load_run, load_splits, run_names
 
 
-def run_folder(path: Path) -> Path:
+def run_folder(path: Path, *, final: bool = False) -> Path:
     """Return the run folder of a path: for a comparison, that of its recommended network; else the path itself.
+
+    final: of a comparison with folds, the network that was trained on all images and not tested.
 
     Raises:
         CapsellaError: the comparison recommends no network.
     """
     if (path / "config.json").exists() or not (path / "comparison.json").exists():
         return path
-    recommended = read_json(path / "comparison.json")["recommended"]
+    values = read_json(path / "comparison.json")
+    recommended = (values.get("final") if final else None) or values["recommended"]
     if recommended is None:
         raise CapsellaError(f"{path}: this comparison recommends no network; name one of the runs in it")
     return path / str(recommended)
 
 
-def open_run(path: Path) -> Run:
-    """Load a run, and warn if its training was interrupted.
+def open_run(path: Path, *, final: bool = False) -> Run:
+    """Load a run, and warn if its training was interrupted. final: as for `run_folder`.
 
     Raises:
         CapsellaError: `path` holds no run, or an exported network, which has neither recipe nor images.
     """
-    folder = run_folder(path)
+    folder = run_folder(path, final=final)
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
         raise CapsellaError(f"{folder} holds an exported network; this command needs a run, with recipe and images")
     run, files = load_run(folder), RunFolder(folder)
@@ -63,9 +66,9 @@ def _open_folders(folders: Sequence[Path]) -> dict[str, Run]:
     return dict(zip(run_names(folders), map(open_run, folders), strict=True))
 
 
-def open_network(path: Path) -> tuple[ImageClassifier, Run | None]:
-    """Load a network and its run; an exported network has none."""
-    folder = run_folder(path)
+def open_network(path: Path, *, final: bool = False) -> tuple[ImageClassifier, Run | None]:
+    """Load a network and its run; an exported network has none. final: as for `run_folder`."""
+    folder = run_folder(path, final=final)
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
         return ImageClassifier.from_pretrained(folder).eval(), None
     run = open_run(folder)

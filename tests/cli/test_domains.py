@@ -186,4 +186,3 @@ def test_a_comparison_of_domains(cli, cells, tmp_path, monkeypatch):
         True,
         False,
     }
-    assert max(map(len, (tmp_path / "runs" / "domains.txt").read_text().splitlines())) <= 80

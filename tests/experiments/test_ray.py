@@ -14,7 +14,7 @@ from rich.console import Console
 import capsella.papers  # noqa: F401  registers the demo's recipe
 from capsella import ray_cluster
 from capsella.errors import CapsellaError
-from capsella.experiments import Row, Runner, Stopwatch, Task, compute_tasks
+from capsella.experiments import Row, Runner, Task, run_tasks
 from tests.papers.tiny import CNN, QUIET
 from tests.ray_cluster import two_nodes
 
@@ -56,8 +56,8 @@ def test_errors_and_output_of_a_worker_come_back_and_a_run_without_gpus_sees_non
     with ray_cluster.ray_session(ray_cluster.ClusterOptions(on="ray", gpus=0)):
         for name, error in (("refused", "no probe"), ("fails", "RuntimeError: no probe")):
             with pytest.raises(CapsellaError, match=error):
-                list(compute_tasks([probe(name)], QUIET, Stopwatch()))
-        assert len(list(compute_tasks([probe("gpus")], Console(file=text, width=200), Stopwatch()))) == 1
+                list(run_tasks([probe(name)], QUIET))
+        assert len(list(run_tasks([probe("gpus")], Console(file=text, width=200)))) == 1
     assert "GPUs ''" in text.getvalue()
 
 
@@ -89,31 +89,6 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
     assert ray_cluster.current_cluster() is None
     assert numbers(found) == numbers(Runner(tmp_path / "here", QUIET).results(rows, [0]))
     assert found["cnn"][0]["command"].startswith("capsella train demo ")
-
-
-@pytest.mark.parametrize(
-    ("argument", "fields"),
-    [
-        *(("on", {"on": "slurm"}), ("cpus, gpus", {"cpus": 2}), ("cpus", {"on": "ray", "cpus": 0})),
-        *(("gpus", {"on": "ray", "gpus": 1.5}), ("gpus", {"on": "ray", "gpus": float("inf")})),
-    ],
-)
-def test_a_cluster_that_cannot_be(argument, fields):
-    with pytest.raises(ValueError, match=rf"^{argument}:"):
-        ray_cluster.ClusterOptions(**fields)
-
-
-def test_more_than_any_machine_has_is_reported(monkeypatch):
-    ray = pytest.importorskip("ray")
-    nodes = [
-        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
-        {"Alive": True, "Resources": {"CPU": 4.0}},
-        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
-    ]
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    sizes = [(2, 1), (4, 0), (4, 1), (9, 0)]
-    notes = [ray_cluster.capacity_warning({"num_cpus": cpus, "num_gpus": gpus}) for cpus, gpus in sizes]
-    assert [note is None for note in notes] == [True, True, False, False]
 
 
 def test_a_worker_without_the_folder_or_a_module_says_so(tmp_path):

@@ -8,22 +8,19 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from capsella.data import FolderData
 from capsella.errors import BusyError, CapsellaError
 from capsella.experiments import (
     Row,
     Runner,
     Stopwatch,
-    Task,
     check_none_diverged,
     common_seeds,
-    compute_tasks,
     reevaluate,
     runner,
 )
 from capsella.experiments import fit as fitting
 from capsella.files import alone_in
-from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run, loop
+from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, load_run
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 
 CPU = ComputeOptions(accelerator="cpu")
@@ -72,33 +69,13 @@ def test_seeds_go_round_the_rows_and_what_is_finished_is_read(tmp_path, monkeypa
         Runner(tmp_path, QUIET).results([other], [0])
 
 
-def test_runs_on_the_same_images_load_them_once(tmp_path, image_folder, monkeypatch):
-    loaded, load_data = [], loop.load_data
-    monkeypatch.setattr(loop, "load_data", lambda data: loaded.append(data) or load_data(data))
-    own = dataclasses.replace(CNN, data=FolderData(path=image_folder, size=17), batch_size=8)
-    other = dataclasses.replace(own, data=dataclasses.replace(own.data, size=19))
-    results = Runner(tmp_path, QUIET, CPU).results([row("a", own), row("b", own), row("c", other)], [0])
-    assert [data.size for data in loaded] == [17, 19]
-    assert results["a"][0]["test"] == results["b"][0]["test"]
-
-
-def test_the_best_rate_of_the_first_seed_takes_the_others(tmp_path, trained):
-    (search,) = Runner(tmp_path, QUIET).search_learning_rates([row("net")], [5, 6], (1 / 3, 1.0, 3.0))
-    assert list(search.tried) == [3.3e-4, 1e-3, 3e-3]  # of two digits
-    assert search.best == 1e-3  # as far from 2e-3 as 3e-3 is: the first of equals
-    folders = {seed: run.folder.name for seed, run in search.by_seed.items()}
-    assert folders == {5: "net-rate0.001-seed5", 6: "net-rate0.001-seed6"}
-    assert trained == [f"net-rate{rate}-seed5" for rate in ("0.00033", "0.001", "0.003")] + ["net-rate0.001-seed6"]
-    assert search.by_seed[5].seconds == 4.0
-
-
-def test_a_learning_rate_that_diverges_is_a_result(tmp_path, trained):
+def test_the_best_learning_rate_is_chosen_and_one_that_diverges_is_a_result(tmp_path, trained):
     for _ in range(2):
-        (search,) = Runner(tmp_path, QUIET).search_learning_rates([row("net")], [0], (1.0, 100.0))
-        assert search.tried[0.1].error == float("inf")
-    diverged = json.loads((tmp_path / "net-rate0.1-seed0" / "diverged.json").read_text())
+        (chosen,) = Runner(tmp_path, QUIET).choose_learning_rates([row("net")], 5, (1 / 3, 1.0, 3.0, 100.0))
+        assert chosen.slug == "net-rate0.001"  # as far from 2e-3 as 3e-3 is: the first of equals
+    assert trained == [f"net-rate{rate}-seed5" for rate in ("0.00033", "0.001", "0.003", "0.1")]  # none a second time
+    diverged = json.loads((tmp_path / "net-rate0.1-seed5" / "diverged.json").read_text())
     assert diverged == {"reason": "the loss is nan"}
-    assert trained.count("net-rate0.1-seed0") == 1  # it is not tried again
 
 
 def test_a_missing_source_shows_before_the_first_training(tmp_path):
@@ -176,17 +153,3 @@ def test_estimates_are_corrected_by_what_runs_took():
     assert stopwatch.seconds_left() == 110.0
     stopwatch.finish("a", 20.0)  # twice as long; the estimate keeps a tenth of the whole as its weight
     assert stopwatch.seconds_left() == pytest.approx(100 * (20 + 11) / (10 + 11))
-
-
-def test_the_time_left_does_not_count_what_is_done_of_a_run(tmp_path, monkeypatch):
-    recipe = dataclasses.replace(CNN, epochs=10)
-    begun = tmp_path / "cnn-seed0"
-    begun.mkdir()
-    (begun / "metrics.csv").write_text("epoch\n" + "".join(f"{epoch}\n" for epoch in range(1, 10)))
-    (begun / "last.ckpt").write_text("")
-    stopwatch, text = Stopwatch(estimates={"cnn": 100.0}), io.StringIO()
-    stopwatch.plan(["cnn", "cnn"])
-    monkeypatch.setattr(Task, "run", lambda *_: None)
-    tasks = [row("cnn", recipe).task(tmp_path, seed) for seed in (0, 1)]
-    assert len(list(compute_tasks(tasks, Console(file=text, width=200), stopwatch))) == 2
-    assert "about 110 s left" in text.getvalue().splitlines()[0]

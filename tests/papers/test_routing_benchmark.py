@@ -148,9 +148,7 @@ def test_another_rate_must_be_better_on_every_split(tried, rate, tiny):
     row = tiny("self").rows[0]
     optimizer = dataclasses.replace(row.recipe.optimizer, learning_rate=1.0)
     row = dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, optimizer=optimizer))
-    found = {
-        at: [ValidationResult(Path(), float(error), 0.0, 1, 0.0) for error in errors] for at, errors in tried.items()
-    }
+    found = {at: [ValidationResult(Path(), float(error), 0.0) for error in errors] for at, errors in tried.items()}
     assert choose_rate(row, found).rate == rate
 
 

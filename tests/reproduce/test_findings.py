@@ -9,9 +9,10 @@ import pytest
 
 from capsella.experiments import with_learning_rate
 from capsella.experiments.reproduce import Entry, judge_claim
-from capsella.experiments.reproduce.findings import judge
+from capsella.experiments.reproduce.findings import is_still_falling, judge, was_still_learning
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
 from capsella.papers.table_types import Claim, ErrorRow, MatchedErrorTable, TestSet
+from capsella.training.registry import get_recipe
 from tests.reproduce.made import rows, table
 
 IMAGES = 400
@@ -85,12 +86,6 @@ def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
     assert judge_claim(claim, of_both).rows == ("caps", "cnn-rate1")
 
 
-def test_an_interval_that_holds_0_cannot_tell(tmp_path):
-    open_one = verdict(tmp_path, (20, 60), (25, 50))
-    assert open_one.answer == "cannot tell"
-    assert open_one.gain.low < 0 < open_one.gain.high
-
-
 def test_p_values_are_adjusted_for_all_claims_that_are_tested(tmp_path):
     verdict(tmp_path, (20, 26), (36, 44))
     claims = [CLAIM, dataclasses.replace(CLAIM, worse="no-such")]
@@ -158,3 +153,27 @@ def test_the_thesiss_claims_are_of_rows_that_pbc_has():
     claims = [claim for claim in CLAIMS if claim.where.startswith("forslov2018")]
     assert claims
     assert {slug for claim in claims for slug in claim.slugs} <= slugs
+
+
+@pytest.mark.parametrize(
+    ("curve", "falls"),
+    [
+        (lambda e: 1.6 - 0.01 * e, True),  # a line: it had hardly begun
+        (lambda e: np.exp(-e / 30), True),
+        (lambda e: np.exp(-e / 5), False),
+        (lambda e: 0.5 + 0 * e, False),
+        (lambda e: np.where(e < 20, 1 - 0.045 * e, 0.1), False),
+        (lambda e: 0.2 + 0.02 * e, False),  # a loss whose margin widens
+    ],
+)
+def test_curves_that_still_fell_when_a_training_ended(curve, falls):
+    epochs, random = np.arange(30), np.random.default_rng(0)
+    seeds = [curve(epochs) + random.normal(0, 0.002, 30) for _ in range(3)]
+    assert is_still_falling(seeds) is falls
+
+
+def test_a_cosine_is_not_asked(tmp_path):
+    lines = ["epoch,train_loss,train_error", *(f"{e},{1 - 0.1 * e},{50 - e}" for e in range(9))]
+    (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
+    assert was_still_learning(get_recipe("demo"), [tmp_path])
+    assert not was_still_learning(get_recipe("images-efficient"), [tmp_path])

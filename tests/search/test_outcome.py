@@ -7,23 +7,22 @@ import pytest
 
 from capsella.experiments.search import SearchOptions
 from capsella.experiments.search.outcome import gain_intervals, outcome_of
-from capsella.experiments.search.report import front_verdict, verdict
+from capsella.experiments.search.report import verdict
 
 
 def outcome(*seeds, costs=None, **options):
     """Candidates with these validation errors by seed, candidate 0 the recipe."""
-    objectives = ("error",) if costs is None else ("error", "ms")
     trials = [
         SimpleNamespace(
             number=n,
             params={"a": n},
-            values=[errors[0], *([] if costs is None else [costs[n]])],
+            values=[errors[0]],
             state=SimpleNamespace(name="COMPLETE"),
             user_attrs={"candidate": n, **({} if costs is None else {"ms": costs[n]})},
         )
         for n, errors in enumerate(seeds)
     ]
-    given = SearchOptions(objectives=objectives, finalists=options.pop("finalists", 5), **options)
+    given = SearchOptions(finalists=options.pop("finalists", 5), **options)
     return outcome_of(trials, lambda n: dict(enumerate(seeds[n][1:], 1)), given)
 
 
@@ -42,15 +41,6 @@ def test_an_interval_over_seeds_decides_whether_the_recipe_is_beaten(errors, win
     assert (found.winner.candidate, found.comparison) == (winner, comparison)
 
 
-@pytest.mark.parametrize(
-    ("other", "comparison"),
-    [((7.0, 11.0, 11.3), "worse"), ((7.0, 10.6, 9.4), "unclear"), ((7.0, 8.0, 8.1), "better")],
-)
-def test_a_finalist_of_the_front_is_compared_without_the_seed_that_chose_it(other, comparison):
-    found = outcome((10.0, 10.0, 9.9), other, costs=(5.0, 4.0))
-    assert found.compare(next(one for one in found.finalists if one.candidate == 1)) == comparison
-
-
 def test_a_finalist_that_diverges_makes_room_for_the_next():
     found = outcome((5.0, 5.0), (3.0, math.inf), (4.0, 4.1), (4.5, 4.5), finalists=1)
     assert found.candidates == (0, 2)
@@ -59,7 +49,6 @@ def test_a_finalist_that_diverges_makes_room_for_the_next():
 def test_a_recipe_over_the_limits_does_not_win():
     found = outcome((2.0,), (4.0,), costs=(90.0, 10.0), limit_ms=50.0)
     assert found.winner.candidate == 1
-    assert [one.candidate for one in found.front] == [1]
     assert found.base_excess == {"ms": pytest.approx(0.8)}
     assert outcome((2.0,), costs=(90.0,), limit_ms=50.0).winner is None
 
@@ -81,8 +70,7 @@ def test_the_words(golden):
         "unclear": outcome((6.0, 5.0, 4.0), (4.0, 3.0, 2.0)),
         "not beaten": outcome((3.0, 3.0, 3.1), (4.0, 4.1, 4.2)),
         "one seed": outcome((6.0,), (4.0,)),
-        "front": outcome((10.0, 10.0, 9.9), (7.0, 8.0, 8.1), (9.0, 10.1, 10.0), costs=(5.0, 4.0, 3.0)),
         "over a limit": outcome((2.0,), (4.0,), costs=(90.0, 10.0), limit_ms=50.0),
     }
-    texts = [f"# {name}\n{verdict(case)}\n{front_verdict(case)}\n" for name, case in cases.items()]
+    texts = [f"# {name}\n{verdict(case)}\n" for name, case in cases.items()]
     golden("outcome.txt", "\n".join(texts))

@@ -1,7 +1,5 @@
 """A space: what it takes, what it says of what it does not take, and the recipe at a point of it."""
 
-import dataclasses
-
 import pytest
 import torch
 from optuna.distributions import CategoricalDistribution as Choice
@@ -11,10 +9,8 @@ from capsella.errors import CapsellaError
 from capsella.experiments.search import Space, default_space, register_space
 from capsella.experiments.search import space as spaces
 from capsella.papers import get_recipe, list_recipes
-from capsella.routing import EMRouting
-from capsella.training import ModelOptions
 from capsella.training.flags import with_fields
-from tests.search.made import RECIPE, SPACE, opened
+from tests.search.made import RECIPE, SPACE
 
 
 def test_every_recipe_has_a_space():
@@ -24,20 +20,6 @@ def test_every_recipe_has_a_space():
         space.check(recipe)
         assert space.recipe_at(recipe, space.point_of(recipe)) == recipe.complete(), name
         assert "optimizer.learning_rate" in space.fields, name
-
-
-def test_the_recipe_at_a_point():
-    fields = {
-        "model.routing.iterations": IntDistribution(1, 4),
-        "model.pose_elements": Choice([9, 16]),
-        "batch_size": Choice([8, 16]),
-    }
-    space = Space({**fields, "augment.shift": IntDistribution(0, 2)})
-    recipe = dataclasses.replace(RECIPE, model=ModelOptions("hinton2018_matrix_capsnet_small"))
-    point = {"augment.shift": 1, "model.pose_elements": 9, "batch_size": 8, "model.routing.iterations": 2}
-    recipe = space.recipe_at(recipe, point)
-    assert (recipe.augment.shift, recipe.batch_size, recipe.model.options["pose_elements"]) == (1, 8, 9)
-    assert recipe.model.options["routing"] == EMRouting(iterations=2)
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -83,9 +65,3 @@ def test_a_space_beside_a_recipe(monkeypatch):
     register_space("tiny")(lambda recipe: SPACE)
     assert default_space(RECIPE, "tiny") is SPACE
     assert default_space(RECIPE, "other") is not SPACE
-
-
-def test_without_optuna(monkeypatch, tmp_path):
-    monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
-    with pytest.raises(CapsellaError, match="optuna"):
-        opened(tmp_path)

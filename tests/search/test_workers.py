@@ -85,12 +85,3 @@ def test_a_worker_killed_in_mid_epoch_costs_less_than_a_rung(tmp_path, worker):
     assert ends[0] == ends[1]
     again = [rung for rung in trained(tmp_path / "killed") if rung[1:3] == ["candidate-0000", "9"]]
     assert [rung[3] for rung in again] == ["5"]  # from epoch 5 on, of the rung's six epochs
-
-
-def test_a_running_worker_is_not_taken_for_dead(tmp_path, worker):
-    (tmp_path / "go").touch()
-    first = worker(waits=4.0, **FEW)
-    wait_until(lambda: trained(tmp_path))
-    second = worker(waits=0.0, **FEW)
-    assert [first.wait(240), second.wait(240)] == [0, 0]
-    assert "FAIL" not in made.states(made.opened(tmp_path, **FEW["options"]))

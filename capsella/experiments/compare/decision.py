@@ -20,7 +20,7 @@ from capsella.experiments.compare.contenders import FAMILIES, Family
 from capsella.experiments.compare.plan import Measure
 
 Correct = Bool[np.ndarray, "seeds images"]
-Reason = Literal["winner", "ahead", "best useful", "faster", "only useful", "none useful", "none complete", "none fast"]
+Reason = Literal["winner", "ahead", "best useful", "faster", "none useful", "none complete", "none fast"]
 MIN_IMAGES = 5  # test images of a class that is never found: with fewer, a good network may miss all by chance
 
 
@@ -246,10 +246,8 @@ def _recommend(
         if network is best or behind[network.name].estimate <= behind[network.name].standard_error
     ]
     chosen = min(near, key=lambda network: network.latency[0])
-    if len(fast) == 1:
-        return chosen, "only useful"
     if chosen is not best:
         return chosen, "faster"
-    if any(interval.estimate < 0 for interval in behind.values()):
-        return best, "best useful"  # a more accurate one misses a class, is too slow, or does not beat chance
+    if len(fast) == 1 or any(interval.estimate < 0 for interval in behind.values()):
+        return best, "best useful"  # the only one, or a better one misses a class, is too slow or does not beat chance
     return best, "winner" if all(interval.low > 0 for interval in behind.values()) else "ahead"

@@ -5,14 +5,15 @@ equally often. Every image of a domain that was left out is tested; none is used
 """
 
 import hashlib
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from capsella.data import (
     Domain,
@@ -27,10 +28,10 @@ from capsella.data import (
     single_images,
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
-from capsella.evaluation import Groups, Interval, accuracy_interval, evaluate
+from capsella.evaluation import Groups, accuracy_interval, evaluate
 from capsella.experiments import Row, Runner, check_none_diverged
 from capsella.experiments.compare.decision import Correct
-from capsella.files import write_json, write_text
+from capsella.files import write_json
 from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.training import ComputeOptions, Recipe, RunFolder, load_run
@@ -84,46 +85,16 @@ class DomainOptions:
 
     def slug(self, domain: str) -> str:
         """Return the name of a domain in folder names."""
-        stems = [Path(domain).resolve().stem for domain in self.domains]
-        slugs = [stem if stems.count(stem) == 1 else f"{stem}{at}" for at, stem in enumerate(stems, 1)]
-        slug = slugs[number := self.domains.index(domain)]
-        return slug if slugs.count(slug) == 1 else f"{slug}-{number + 1}"
+        stems = [Path(each).resolve().stem for each in self.domains]
+        number = self.domains.index(domain)
+        return stems[number] if stems.count(stems[number]) == 1 else f"{stems[number]}-{number + 1}"
 
 
-@dataclass(frozen=True, eq=False)
-class DomainResult:
-    """The result of a network on a domain that it was not trained on.
+def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, Any]]:
+    """Train what is missing, test, write domains.json and return its results: one per network and domain left out.
 
-    accuracy, balanced: accuracy and balanced accuracy, with 95 % intervals. in_domain: accuracy on the test images of
-    the domains that it was trained on. errors: error rate of each seed, in per cent.
-    """
-
-    recipe: str
-    trained_on: tuple[str, ...]
-    tested_on: str
-    images: int
-    accuracy: Interval
-    balanced: Interval
-    in_domain: Interval
-    errors: list[float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
-        return {
-            "recipe": self.recipe,
-            "trained_on": self.trained_on,
-            "tested_on": self.tested_on,
-            "images": self.images,
-            "error_percent": 100 - 100 * self.accuracy.estimate,
-            "error_percent_by_seed": self.errors,
-            "accuracy": self.accuracy.to_dict(),
-            "balanced_accuracy": self.balanced.to_dict(),
-            "in_domain_accuracy": self.in_domain.to_dict(),
-        }
-
-
-def compare_domains(options: DomainOptions, console: Console) -> tuple[list[DomainResult], str]:
-    """Train what is missing, test, and write domains.json and domains.txt; return the results and the text.
+    A result has the accuracy and balanced accuracy on that domain, and the accuracy on the test images of the domains
+    that the network was trained on, each with its 95 % interval, and the error of each seed in per cent.
 
     Raises:
         CapsellaError: the domains have fewer than two common classes, cannot be read, have changed since a run, or
@@ -152,14 +123,21 @@ def compare_domains(options: DomainOptions, console: Console) -> tuple[list[Doma
             images = by_crop[crops[name]][domain].images
             correct, groups = _correct(folders, f"on-{options.slug(domain)}", images), _groups(images)
             accuracy = accuracy_interval(correct, groups)
-            balanced = accuracy_interval(correct, groups, labels=images.labels.numpy())
-            errors = [100 * float(1 - seed.mean()) for seed in correct]
-            results.append(DomainResult(name, trained_on, domain, len(images), accuracy, balanced, in_domain, errors))
-    text = domain_table(results, {_groups(domain.images) is not None for domain in domains.values()})
-    write_text(options.out / "domains.txt", text + "\n")
-    values = {"classes": classes, "results": [result.to_dict() for result in results]}
-    write_json(options.out / "domains.json", values)
-    return results, text
+            results.append(
+                {
+                    "recipe": name,
+                    "trained_on": list(trained_on),
+                    "tested_on": domain,
+                    "images": len(images),
+                    "error_percent": 100 - 100 * accuracy.estimate,
+                    "error_percent_by_seed": [100 * float(1 - seed.mean()) for seed in correct],
+                    "accuracy": accuracy.to_dict(),
+                    "balanced_accuracy": accuracy_interval(correct, groups, labels=images.labels.numpy()).to_dict(),
+                    "in_domain_accuracy": in_domain.to_dict(),
+                }
+            )
+    write_json(options.out / "domains.json", {"classes": classes, "results": results})
+    return results
 
 
 def _read_domains(options: DomainOptions, cells: Cells) -> dict[str, Domain]:
@@ -224,31 +202,19 @@ def _correct(folders: Sequence[Path], name: str, images: ImageSet) -> Correct:
     return np.array(rows, bool)
 
 
-def domain_table(results: Sequence[DomainResult], grouped: set[bool]) -> str:
-    """Return a table for each domain that was left out, of at most 80 columns. grouped: whether each has groups."""
-    lines: list[str] = []
-    for tested_on, trained_on in dict.fromkeys((result.tested_on, result.trained_on) for result in results):
-        rows = [result for result in results if (result.tested_on, result.trained_on) == (tested_on, trained_on)]
-        counts = sorted({result.images for result in rows})  # recipes that crop cells may leave out other files
-        number = pluralize(counts[0], "image") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} images, by recipe"
-        lines += [
-            *textwrap.wrap(f"tested on {tested_on} ({number})", 80),
-            *textwrap.wrap(f"trained on {', '.join(trained_on)}", 80, initial_indent="  ", subsequent_indent="    "),
-            f"  {'recipe':<22}{'in-domain err. %':>18}{'error %':>18}{'balanced acc. %':>20}",
-        ]
-        for result in rows:
-            in_domain, error = _percent(result.in_domain, is_error=True), _percent(result.accuracy, is_error=True)
-            lines.append(f"  {result.recipe:<22}{in_domain:>18}{error:>18}{_percent(result.balanced):>20}")
-        lines.append("")
-    units = "images" if grouped == {False} else "groups of images" if grouped == {True} else "images or groups of them"
-    seeds = len(results[0].errors)
-    over = f"means of {pluralize(seeds, 'seed')}, with 95 % intervals over {units}{' and seeds' if seeds > 1 else ''}"
-    lines.append(f"{over}; in-domain: test images of the domains it was trained on")
-    return "\n".join(line for text in lines for line in (textwrap.wrap(text, 80) if len(text) > 80 else [text]))
+def domain_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row for each network and each domain that was left out."""
+    seeds = pluralize(len(results[0]["error_percent_by_seed"]), "seed")
+    caption = f"{seeds}; 95 % intervals. in-domain: test images of the domains it was trained on"
+    table = Table("tested on", "trained on", "recipe", caption=caption, pad_edge=False, box=None)
+    for head in ("in-domain", "accuracy %", "balanced accuracy %"):
+        table.add_column(head, justify="right")
+    for result in results:
+        names = [f"{result['tested_on']} ({pluralize(result['images'], 'image')})", ", ".join(result["trained_on"])]
+        numbers = [_percent(result[name]) for name in ("in_domain_accuracy", "accuracy", "balanced_accuracy")]
+        table.add_row(*map(Text, [*names, result["recipe"], *numbers]))
+    return table
 
 
-def _percent(share: Interval, is_error: bool = False) -> str:
-    values = [100 * value for value in (share.estimate, share.low, share.high)]
-    if is_error:
-        values = [100 - values[0], 100 - values[2], 100 - values[1]]
-    return f"{values[0]:.1f} ({values[1]:.1f}–{values[2]:.1f})"
+def _percent(interval: Mapping[str, float]) -> str:
+    return "{:.1f}\n({:.1f}–{:.1f})".format(*(100 * interval[name] for name in ("estimate", "low", "high")))

@@ -14,6 +14,7 @@ from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.image_options import Cells, Fit
 from capsella.training.config import AugmentOptions, Precision
 
+VALIDATION = 0.15  # fraction of the training images
 FOLDS, FEW_IMAGES = 5, 2_000  # with fewer images, every image is tested in one of five folds
 SHARES = (0.25, 0.5)  # fractions of the training images in the learning curve, besides 1
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}  # learning rates that are tried, as factors of the recipe's
@@ -89,12 +90,9 @@ class ComparisonOptions(CommonComparisonOptions):
     """With --no-flip: mirror left-right only."""
     microscopes: bool = False
     """Also change training images like other microscopes, stains and cameras: for networks that must generalise."""
-    validation: float = 0.15
-    """Fraction of the training images held out to choose learning rate, epoch and the best network of each kind."""
-    test: float = 0.2
-    """Without folds: fraction of all images held out for the test, unless the images come with a test set."""
     split_file: Path | None = None
-    """Your own split, in place of the fractions; `capsella data split` writes such a file."""
+    """Your own split; `capsella data split` writes such a file. Default: 15 % of the training images choose learning
+    rate, epoch and the best network of each kind; without folds, 20 % of all images are held out for the test."""
     duplicates: Duplicates = "error"
     """The same image in two classes, or in two splits of your own, is an error, or with `keep` a warning. Copies stay
     in one split. `ignore` does not look for copies."""
@@ -128,8 +126,6 @@ class ComparisonOptions(CommonComparisonOptions):
         own: dict[str, Any] = {"range": self.range, "duplicates": self.duplicates}
         return data.replace(
             channels=self.channels,
-            validation=self.validation,
-            test=self.test,
             split_file=self.split_file,
             group=self.group,
             skip_broken=self.skip_broken,

@@ -3,7 +3,7 @@
 `plan.json` and `splits/` in the folder of the comparison keep what was decided at its start, so that it can continue.
 """
 
-import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +14,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from capsella.bench import time_in_turns
 from capsella.data import (
     DataOptions,
     FolderData,
     ImageSet,
-    LabelledImages,
     NamedData,
     Splits,
     SplitTable,
     inspect_folder,
+    load_data,
     single_images,
 )
 from capsella.data.catalogue import largest_side
@@ -33,9 +34,9 @@ from capsella.data.splits import UNUSED
 from capsella.errors import ArgumentError, CapsellaError, near_names, warn_once
 from capsella.evaluation import detectable_difference
 from capsella.experiments.compare.contenders import LARGEST, Contender, make_contenders, network_names, side_for
-from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, RATES, SHARES, ComparisonOptions
+from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, RATES, SHARES, VALIDATION, ComparisonOptions
 from capsella.experiments.runner import Row
-from capsella.files import write_json
+from capsella.files import read_json, write_json
 from capsella.models.inference import inference
 from capsella.training import ComputeOptions
 from capsella.training.balance import choose_balance
@@ -43,18 +44,18 @@ from capsella.training.config import Balance, ResolvedPrecision
 from capsella.training.logistic_regression import MOST_CV_IMAGES
 from capsella.training.loop import time_steps
 from capsella.training.resolve import choose_precision
+from capsella.training.run import check_same_settings
 
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
 LEAST_EPOCHS = 5
-ENOUGH_EPOCHS = (
-    1 / 3
-)  # of the usual ones; with fewer, the time of the learning curve and of further seeds is used for them
+ENOUGH_EPOCHS = 1 / 3  # of the usual ones; with fewer, they get the time of the learning curve and of further seeds
 RUN_SECONDS, PASSES = 3.0, 5  # of each run besides its epochs: fixed, and passes over the validation images
 SLOWER = 1.1  # epochs take longer than the steps that were timed: shuffling, metrics, checkpoints
 REGRESSION_SECONDS = 0.04  # of a cross-validated logistic regression, per image that it uses
 TOLERANCE = 1.15  # a plan may take up to this many times the requested minutes
+ALL = math.inf  # in place of a fraction of the training images: all images, also those that the folds test
 Measure = Literal["accuracy", "balanced accuracy"]
-Key = tuple[str, int, float]  # of a row: network, fold, and fraction of the training images
+Key = tuple[str, int, float]  # of a row: network, fold, and fraction of the training images, or `ALL`
 
 
 class Cost(NamedTuple):
@@ -134,10 +135,14 @@ class Plan:
         balanced = self.measure != "accuracy"
         return detectable_difference(tested.labels.numpy(), DISAGREEMENT, balanced=balanced, units=units)
 
+    def images(self, share: float = 1.0) -> int:
+        """Return the number of images of a training on a fraction of the training images, or on `ALL`."""
+        train = len(self.splits.train)
+        return train + len(self.splits.test) if share == ALL else max(1, round(share * train))
+
     def epochs(self, contender: Contender, share: float = 1.0) -> int:
-        """Return the epochs of a training on a fraction of the training images."""
-        images = max(1, round(share * len(self.splits.train)))
-        return contender.epochs_for(images, self.fractions[contender.name])
+        """Return the epochs of a training on a fraction of the training images, or on `ALL`."""
+        return contender.epochs_for(self.images(share), self.fractions[contender.name])
 
     def row(self, contender: Contender, fold: int, share: float = 1.0) -> Row:
         """Return the row of a network on one fold."""
@@ -145,14 +150,14 @@ class Plan:
         of_file = {"range": self.splits.value_range, "duplicates": "ignore"} if isinstance(data, FileData) else {}
         data = data.replace(split_file=self.split_file(fold, share), cell_radius=self.splits.cell_radius, **of_file)
         recipe = replace(recipe, data=data, epochs=self.epochs(contender, share))
-        part = "" if share == 1 else f"-{100 * share:g}%"
-        words = [contender.title.partition(",")[0], *([f"fold {fold + 1}"] if self.is_crossvalidated else [])]
+        part, has_fold = _part(share), self.is_crossvalidated and share != ALL
+        words = [contender.title.partition(",")[0], f"fold {fold + 1}" if has_fold else "", part.removeprefix("-")]
         return Row(
-            slug=f"{contender.name}-fold{fold}{part}" if self.is_crossvalidated else f"{contender.name}{part}",
+            slug=f"{contender.name}{f'-fold{fold}' if has_fold else ''}{part}",
             recipe_name=contender.recipe_name,
             recipe=recipe,
             cost=f"{contender.name}{part}",
-            progress_label=", ".join([*words, *([] if share == 1 else [f"{100 * share:g} %"])]),
+            progress_label=", ".join(filter(None, words)),
             is_quiet=not self.options.verbose,
         )
 
@@ -167,34 +172,45 @@ class Plan:
         }
 
     def split_file(self, fold: int, share: float = 1.0) -> Path:
-        """Return the split file of a fold."""
-        part = "" if share == 1 else f"-{100 * share:g}%"
-        return self.folder / "splits" / f"fold{fold}{part}.csv"
+        """Return the split file of a fold, or of the training on `ALL`."""
+        return self.folder / "splits" / ("all.csv" if share == ALL else f"fold{fold}{_part(share)}.csv")
 
     def seconds(self, contender: Contender, share: float = 1.0, fraction: float | None = None) -> float:
         """Estimate the seconds of one run; fraction: of the usual epochs, by default the plan's."""
-        cost, splits = self.costs[contender.name], self.splits
+        cost, splits, train = self.costs[contender.name], self.splits, self.images(share)
         fraction = self.fractions[contender.name] if fraction is None else fraction
-        train, validation = share * len(splits.train), len(splits.validation)
-        epochs = 0.0 if contender.is_fitted else fraction * contender.epochs_for(max(1, round(train)))
-        passes = 2 * train + PASSES * validation + len(splits.test)
+        validation, tested = len(splits.validation), 0 if share == ALL else len(splits.test)
+        epochs = 0.0 if contender.is_fitted else fraction * contender.epochs_for(train)
+        passes = 2 * train + PASSES * validation + tested
         fixed = RUN_SECONDS + REGRESSION_SECONDS * min(train, MOST_CV_IMAGES) * contender.is_fitted
         return fixed + SLOWER * epochs * (cost.training * train + cost.inference * validation) + cost.inference * passes
 
     def network_seconds(self, contender: Contender, fraction: float | None = None) -> float:
         """Estimate the seconds of all runs of a network."""
-        shares = (1.0, *self.shares)
+        shares = (1.0, *self.shares, ALL)
         return sum(self.runs(contender, share) * self.seconds(contender, share, fraction) for share in shares)
 
-    def runs(self, contender: Contender, share: float = 1.0) -> int:
-        """Return the number of runs of a network."""
+    def runs(self, contender: Contender, share: float = 1.0) -> float:
+        """Return the number of runs of a network; that on `ALL`, which one of them has, counts for each in part."""
+        if share == ALL:
+            return 1 / len(self.contenders) if self.is_crossvalidated else 0
         rates = 1 if contender.is_fitted else len(RATES[self.options.rates])
         trainings = len(self.seeds(contender)) + rates - 1
         return trainings * len(self.folds) if share == 1 else trainings
 
     def total_seconds(self) -> float:
         """Estimate the seconds of the whole comparison."""
-        return sum(map(self.network_seconds, self.contenders)) + self.loading * len(self.folds)
+        return sum(map(self.network_seconds, self.contenders)) + self.loading_seconds
+
+    @property
+    def loading_seconds(self) -> float:
+        """The estimated seconds of loading the images of every fold, and those of the training on `ALL`."""
+        return self.loading * (len(self.folds) + self.is_crossvalidated)
+
+
+def _part(share: float) -> str:
+    """Return the end of the names of what belongs to a fraction of the training images, or to `ALL`."""
+    return "-all" if share == ALL else "" if share == 1 else f"-{100 * share:g}%"
 
 
 def make_plan(options: ComparisonOptions) -> Plan:
@@ -250,6 +266,8 @@ def begin(plan: Plan) -> None:
         fold.table.write(plan.split_file(number))
     for share in plan.shares:
         _with_share(plan.folds[0], share).write(plan.split_file(0, share))
+    if plan.is_crossvalidated:
+        _with_all(plan.folds[0]).write(plan.split_file(0, ALL))
     recipe = plan.contenders[0].recipe
     write_json(
         path,
@@ -282,19 +300,14 @@ def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
     path = options.output / "plan.json"
     if not path.exists():
         return None
-    now = options.to_dict()
-    try:
-        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        before = plan["options"]
-        changed = [name for name in now if before[name] != now[name] and name not in ("latency_limit", "seeds")]
-        fewer = (now["seeds"] or 0) < (before["seeds"] or 0)
-    except (ValueError, KeyError, TypeError) as error:
-        raise CapsellaError(f"{path} is damaged: {error!r}; choose another --out") from error
-    for name in (*changed, *(["seeds"] if fewer else [])):
-        raise CapsellaError(
-            f"{options.output} holds a comparison with {name} = {before[name]}, not {now[name]}; continue with the "
-            "same options, or with more seeds, or choose another --out"
-        )
+    plan: dict[str, Any] = read_json(path)
+    before, now = plan["options"], options.to_dict()
+    seeds = before["seeds"], now["seeds"]
+    for name in ("seeds", "latency_limit"):
+        before[name] = now[name]
+    check_same_settings(options.output, before, now)
+    if (seeds[1] or 0) < (seeds[0] or 0):
+        raise CapsellaError(f"{options.output} has {seeds[0]} seeds, not {seeds[1]}; continue with as many or more")
     return plan
 
 
@@ -309,7 +322,8 @@ def _sized(options: ComparisonOptions) -> tuple[DataOptions, int]:
         (height, width), channels = train.image_size, train.channels
     side = (largest_side(data.name) if isinstance(data, NamedData) else None) or min(height, width)
     size = options.size or side_for(side, LARGEST)
-    return data.replace(size=size, channels=options.channels or channels, cells=options.cells), side
+    sized = {"size": size, "channels": options.channels or channels, "cells": options.cells}
+    return data.replace(**sized, validation=VALIDATION), side
 
 
 def _folds(options: ComparisonOptions, data: DataOptions) -> Iterator[Fold]:
@@ -365,6 +379,17 @@ def _with_share(fold: Fold, share: float) -> SplitTable:
     return fold.table._replace(rows=rows)
 
 
+def _with_all(fold: Fold) -> SplitTable:
+    """Return the table that also trains on the test images, but for one or its group: a split needs a test image."""
+    test, keys = single_images(fold.splits.test, "comparisons"), list(fold.table.rows)
+    groups = np.arange(len(test)) if test.group is None else test.group.numpy()
+    names, sizes = np.unique(groups, return_counts=True)
+    tested = [key for key in keys if fold.table.rows[key].split == "test"]
+    moved = {key for key, group in zip(tested, groups, strict=True) if group != names[sizes.argmin()]}
+    rows = {key: row._replace(split="train") if key in moved else row for key, row in fold.table.rows.items()}
+    return fold.table._replace(rows=rows)
+
+
 def _measure(contender: Contender, plan: Plan) -> Cost:
     """Time a few training steps and the classification of a few images; their content does not matter."""
     recipe, splits = contender.recipe, plan.splits
@@ -374,26 +399,12 @@ def _measure(contender: Contender, plan: Plan) -> Cost:
         model = recipe.model.create((size, size), splits.channels, splits.classes)
         images = torch.rand(16, splits.channels, size, size)
         with inference(model):
-            times = [_timed(model, images) for _ in range(4)]
-        return Cost(0.0, median(times[1:]) / len(images))
+            times = time_in_turns({"network": lambda: model(images)}, 3, warm_up=1)["network"]
+        return Cost(0.0, median(times) / len(images))
     if size != splits.image_size[0]:
-        parts: dict[str, Any] = {name: _blank(images, size) for name, images in splits.named().items()}
-        splits = replace(splits, **parts)
+        splits = load_data(recipe.data)
     timed = time_steps(recipe, ComputeOptions(accelerator=plan.options.accelerator), 2.0, splits)
     return Cost(timed.step / min(recipe.batch_size, len(splits.train)), timed.image)
-
-
-def _timed(model: torch.nn.Module, images: torch.Tensor) -> float:
-    started = time.perf_counter()
-    model(images)
-    return time.perf_counter() - started
-
-
-def _blank(images: LabelledImages, size: int) -> ImageSet:
-    """Return black images of another size, which share one image's memory."""
-    single = single_images(images, "comparisons")
-    pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(single), single.channels, size, size)
-    return replace(single, images=pixels)
 
 
 def _within_time(plan: Plan) -> Plan:
@@ -424,7 +435,7 @@ def _within_time(plan: Plan) -> Plan:
 
 def _fractions(plan: Plan) -> dict[str, float]:
     """Divide the time evenly over the networks; what one does not need is divided over the others."""
-    left = 60 * plan.options.minutes - plan.loading * len(plan.folds)
+    left = 60 * plan.options.minutes - plan.loading_seconds
     fractions: dict[str, float] = {}
     by_cost = sorted(plan.contenders, key=lambda contender: plan.network_seconds(contender, 1.0))
     for index, contender in enumerate(by_cost):

@@ -1,20 +1,23 @@
 """The report of a comparison: one HTML file, and each figure as PNG."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from matplotlib.figure import Figure
 
-from capsella.environment import machine, versions
+from capsella.environment import environment, machine, versions
 from capsella.errors import pluralize
+from capsella.evaluation import Interval
 from capsella.evaluation.metrics import confusions
-from capsella.experiments.compare.figures import curve_figure, forest_figure
+from capsella.experiments.compare.options import VALIDATION
 from capsella.experiments.compare.results import Comparison
 from capsella.experiments.compare.words import percent, phrase, plan_lines, shortcut_lines
 from capsella.experiments.runner import format_duration
 from capsella.files import write_text
-from capsella.report.figures import confusion_figure
+from capsella.report.figures import confusion_figure, shorten
 from capsella.report.image_figures import mosaic
 from capsella.report.pages import Picture, Section, picture, pictures_of, render_page
 
@@ -27,7 +30,7 @@ def write_report(found: Comparison) -> Path:
     Raises:
         CapsellaError: no space on the disk.
     """
-    plan, setting, decision, run = found.plan, found.setting, found.decision, found.recommended_run
+    plan, setting, decision = found.plan, found.setting, found.decision
     every = [_forest(found), _confusion(found), _mistakes(found), _curve(found), _labels(found)]
     page = render_page(
         "capsella.experiments.compare",
@@ -36,7 +39,7 @@ def write_report(found: Comparison) -> Path:
         words=phrase(found),
         warnings=[line.rstrip(".") for line in shortcut_lines(found.shortcuts)],
         commands={}
-        if run is None
+        if decision.recommended is None
         else {"export it (predict and explore take it, too)": f"capsella export {plan.folder}"},
         heads=("network", "accuracy", "balanced accuracy", "ms per image", "parameters"),
         rows=[
@@ -154,11 +157,10 @@ def _protocol(found: Comparison) -> list[str]:
         if not each.is_fitted
     )
     fitted = [each.title for each in plan.contenders if each.is_fitted]
-    changes = ["shifts"] + (["mirroring"] if options.flip else ["left-right mirroring"] if options.mirror else [])
     lines = [
         *plan_lines(plan),
         f"Time was divided evenly over the networks ({options.minutes:g} minutes in all), and each schedule fitted to "
-        f"its share. Epochs: {epochs or 'none'}. Augmentation: {' and '.join(changes)}.",
+        f"its share. Epochs: {epochs or 'none'}.",
     ]
     if fitted:
         lines.append(
@@ -168,8 +170,8 @@ def _protocol(found: Comparison) -> list[str]:
     rates = "its recipe's learning rate" if options.rates == 1 else "the best of three learning rates"
     return [
         *lines,
-        f"Each network had {rates}. Validation images ({100 * options.validation:g} % of those for training) chose the "
-        "epoch, and the best network of each kind. Test images chose nothing but the recommendation.",
+        f"Each network had {rates}. Validation images ({100 * VALIDATION:g} % of those for training) chose the epoch, "
+        "and the best network of each kind. Test images chose nothing but the recommendation.",
         "Accuracy counts images that no network had seen. Intervals are 95 %, over images or groups and over "
         "trainings. Images without a group are taken for independent.",
     ]
@@ -179,14 +181,55 @@ def _facts(found: Comparison) -> dict[str, str]:
     plan, splits = found.plan, found.plan.splits
     counts = np.bincount(found.setting.labels, minlength=len(splits.classes))
     classes = ", ".join(f"{name} ({count})" for name, count in zip(splits.classes, counts, strict=True))
+    made_with = environment()
     facts = {
         "images": f"{splits.name}: {len(found.files):,} tested; {classes}",
         "time": f"{format_duration(found.seconds)}, announced {format_duration(plan.total_seconds())}",
-        "machine": machine(found.environment),
-        "versions": versions(found.environment),
+        "machine": machine(made_with),
+        "versions": versions(made_with),
     }
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)
     if splits.broken:
         facts["left out"] = f"{pluralize(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
     return facts
+
+
+def forest_figure(differences: Mapping[str, Interval], reference: str, measure: str, detectable: float) -> Figure:
+    """Draw a row per network: its difference from the reference, with its 95 % interval, in percentage points.
+
+    The grey band covers the differences that the test is too small to detect.
+    """
+    figure = Figure(figsize=(6.4, 0.55 * len(differences) + 1.1), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvspan(-100 * detectable, 100 * detectable, color="0.5", alpha=0.15, linewidth=0)
+    axes.axvline(0, color="0.4", linewidth=1)
+    for row, interval in enumerate(differences.values()):
+        reach = 100 * np.array([[interval.estimate - interval.low], [interval.high - interval.estimate]])
+        axes.errorbar(100 * interval.estimate, row, xerr=reach, fmt="s", color="C0", capsize=4, markersize=7)
+    axes.set_yticks(range(len(differences)), [shorten(name, 34) for name in differences], parse_math=False)
+    axes.set(xlabel=f"points of {measure} more than {reference}", ylim=(len(differences) - 0.5, -0.5))
+    axes.grid(axis="x", alpha=0.25)
+    return figure
+
+
+def curve_figure(curves: Mapping[str, Mapping[int, Interval]], measure: str) -> Figure:
+    """Draw the measure against the number of training images, with 95 % intervals."""
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, curve) in enumerate(curves.items()):
+        images = np.array(list(curve)) * (1 + 0.015 * number)  # side by side, so that all intervals are seen
+        means = np.array([interval.estimate for interval in curve.values()])
+        reach = np.array([[value.estimate - value.low, value.high - value.estimate] for value in curve.values()]).T
+        axes.errorbar(
+            images, 100 * means, yerr=100 * reach, fmt="o-", color=f"C{number % 10}", capsize=4, label=shorten(name, 34)
+        )
+    ticks: Sequence[int] = max(map(list, curves.values()), key=len)
+    axes.set(xlabel="training images", ylabel=f"{measure} %", xscale="log")
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    legend = figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,11 @@ from capsella.evaluation.label_errors import LabelRanking, rank_labels, write_la
 from capsella.evaluation.shortcuts import Shortcut, find_shortcuts
 from capsella.experiments.compare.decision import Correct, Decision, NetworkResult, TestSetting, decide
 from capsella.experiments.compare.options import RATES
-from capsella.experiments.compare.plan import Key, Plan, begin
+from capsella.experiments.compare.plan import ALL, Key, Plan, begin
 from capsella.experiments.fit import TestPredictions, read_test_predictions
 from capsella.experiments.runner import Row, Runner, Stopwatch, ValidationResult
 from capsella.files import alone_in, write_csv, write_json
 from capsella.training import ComputeOptions, RunFolder, load_run
-
-Rows = dict[Key, Row]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +35,8 @@ class Comparison:
     setting: the test images of all folds, in their order. files: their names. predicted, probabilities: by network.
     curves: by network, the interval of the measure by the number of training images, on the test images of the first
     fold. labels: labels ranked by how probably they are wrong. left_out: titles of networks with a training that
-    diverged. seconds: duration of this call.
+    diverged. final: the run of the recommended network on all images; None without folds. seconds: duration of this
+    call.
     """
 
     plan: Plan
@@ -50,31 +48,13 @@ class Comparison:
     labels: LabelRanking
     shortcuts: Sequence[Shortcut]
     left_out: Sequence[str]
-    environment: Mapping[str, object]
+    final: Path | None
     seconds: float
 
     @property
     def setting(self) -> TestSetting:
         """The test images, and the criteria of the decision."""
         return self.decision.setting
-
-    @cached_property
-    def recommended_run(self) -> dict[str, Any] | None:
-        """The run of the recommended network: path in the comparison's folder, fold, and numbers of images."""
-        chosen = self.decision.recommended
-        if chosen is None:
-            return None
-        run, folds = RunFolder(chosen.best_run), range(len(self.plan.folds))
-        file = run.read_config()[1].data.split_file
-        fold = next(fold for fold in folds if file is not None and file.name == self.plan.split_file(fold).name)
-        images = {split: len(images) for split, images in self.plan.folds[fold].splits.named().items()}
-        return {
-            "path": run.path.relative_to(self.plan.folder).as_posix(),
-            "network": chosen.name,
-            "fold": fold if self.plan.is_crossvalidated else None,
-            "images": images,
-            "chosen": "the run of this network with the lowest validation error",
-        }
 
     @property
     def capsules(self) -> Path | None:
@@ -84,11 +64,11 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number of the report, options and environment, JSON-ready; differences are proportions."""
-        plan, run = self.plan, self.recommended_run
+        plan, chosen = self.plan, self.decision.recommended
+        runs = {"recommended": None if chosen is None else chosen.best_run, "final": self.final}
+        runs["capsules"] = self.capsules
         return {
-            "recommended": None if run is None else run["path"],
-            "recommended_run": run,
-            "capsules": None if self.capsules is None else self.capsules.relative_to(plan.folder).as_posix(),
+            **{name: None if run is None else run.relative_to(plan.folder).as_posix() for name, run in runs.items()},
             "decision": self.decision.to_dict(),
             "networks": [self._network(network) for network in self.decision.networks],
             "diverged": list(self.left_out),
@@ -103,7 +83,7 @@ class Comparison:
             "announced_seconds": plan.total_seconds(),
             "seconds": self.seconds,
             "options": plan.options.to_dict(),
-            "environment": dict(self.environment),
+            "environment": environment(),
         }
 
     def _network(self, network: NetworkResult) -> dict[str, Any]:
@@ -137,9 +117,7 @@ def compare(plan: Plan, console: Console) -> Comparison:
     with alone_in(plan.folder):
         begin(plan)
         shortcuts = check_shortcuts(plan)
-        rows = _train(plan, console)
-        console.print("measuring the time per image", markup=False)
-        found = _gather(plan, rows, shortcuts, started)
+        found = _train(plan, shortcuts, console, started)
         write_json(plan.folder / "comparison.json", found.to_dict())
         _write_predictions(plan.folder / "predictions.csv", found)
         labels, classes = found.setting.labels, tuple(found.setting.classes)
@@ -153,8 +131,8 @@ def check_shortcuts(plan: Plan) -> list[Shortcut]:
     return find_shortcuts(join(parts), plan.options.folder)
 
 
-def _train(plan: Plan, console: Console) -> Rows:
-    """Train and test every row, and return the rows, at their best learning rates."""
+def _train(plan: Plan, shortcuts: Sequence[Shortcut], console: Console, started: float) -> Comparison:
+    """Train and test every row, at its best learning rate, decide, and train the recommended network on all images."""
     rows, factors, compute = (
         plan.rows(),
         RATES[plan.options.rates],
@@ -165,17 +143,25 @@ def _train(plan: Plan, console: Console) -> Rows:
     runner = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
     if len(factors) > 1:
         tried = [key for key in rows if not contenders[key[0]].is_fitted]
-        searches = runner.search_learning_rates([rows[key] for key in tried], range(plan.seed_count), factors)
-        rows |= {key: search.chosen for key, search in zip(tried, searches, strict=True)}
+        chosen = runner.choose_learning_rates([rows[key] for key in tried], 0, factors)
+        rows |= zip(tried, chosen, strict=True)
     seeds = {key: plan.seeds(contenders[key[0]]) for key in rows}
     runner.stopwatch.plan(row.cost for key, row in rows.items() for _ in seeds[key])
     for data, numbers in dict.fromkeys((row.recipe.data, seeds[key]) for key, row in rows.items()):
         alike = [row for key, row in rows.items() if (row.recipe.data, seeds[key]) == (data, numbers)]
         runner.results(alike, numbers)  # which reads the images once for all seeds
-    return rows
+    console.print("measuring the time per image", markup=False)
+    found = _gather(plan, rows, shortcuts)
+    if (best := found.decision.recommended) is not None and plan.is_crossvalidated:
+        row, tested = plan.row(contenders[best.name], 0, ALL), rows[best.name, 0, 1.0]
+        row = replace(row, recipe=replace(row.recipe, optimizer=tested.recipe.optimizer))
+        runner.validate([row], [0])
+        files = RunFolder(row.folder(runner.folder, 0))
+        found = replace(found, final=None if files.has_diverged else files.path)
+    return replace(found, seconds=time.monotonic() - started)
 
 
-def _gather(plan: Plan, rows: Rows, shortcuts: Sequence[Shortcut], started: float) -> Comparison:
+def _gather(plan: Plan, rows: Mapping[Key, Row], shortcuts: Sequence[Shortcut]) -> Comparison:
     """Read the predictions of every run, and decide."""
     runs, folds = plan.folder / "runs", range(len(plan.folds))
     seeds = {contender.name: plan.seeds(contender) for contender in plan.contenders}
@@ -236,9 +222,9 @@ def _gather(plan: Plan, rows: Rows, shortcuts: Sequence[Shortcut], started: floa
         {each.name: _curve(plan, each.name, tests, setting) for each in complete if plan.shares},
         rank_labels(labels, np.mean([probabilities[network.name] for network in decision.finalists], axis=0)),
         shortcuts,
-        [contender.title for contender in plan.contenders if contender.name in diverged],
-        environment(),
-        time.monotonic() - started,
+        left_out=[contender.title for contender in plan.contenders if contender.name in diverged],
+        final=None,
+        seconds=0.0,
     )
 
 

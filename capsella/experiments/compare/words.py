@@ -1,16 +1,23 @@
-"""The decision of a comparison in words: the only place that phrases it."""
+"""The plan and the decision of a comparison in words, for its report and for the screen."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from capsella.errors import pluralize
 from capsella.evaluation import Interval, points
 from capsella.evaluation.shortcuts import Shortcut
 from capsella.experiments.compare.decision import Decision, NetworkResult
-from capsella.experiments.compare.plan import DISAGREEMENT, Plan
+from capsella.experiments.compare.plan import ALL, DISAGREEMENT, Plan
 from capsella.experiments.compare.results import Comparison
+from capsella.experiments.runner import format_duration
 
 MOST_CLASSES = 4  # the most classes that a sentence names
+WIDTH = 80  # of the screen
 
 
 class Words(NamedTuple):
@@ -30,6 +37,11 @@ def phrase(found: Comparison) -> Words:
         _latency(decision),
         _limits(found),
     ]
+    if found.final is not None:
+        sentences.append(
+            "capsella export and predict take this network trained once more, also on the images that its fold tested. "
+            "The accuracies are those of the folds' networks; that of the last one was not measured."
+        )
     if found.left_out:
         sentences.append(f"A training diverged, so these are not compared: {', '.join(found.left_out)}.")
     return Words(_headline(decision), sentences)
@@ -79,7 +91,6 @@ def _why(decision: Decision) -> str:
         f"{measure}: {others}.",
         "faster": "It is the fastest within one standard error of the most accurate network that beats chance, finds "
         f"every class and is fast enough: {others}.",
-        "only useful": f"It is the only network that beats chance, finds every class and is fast enough. {others}.",
         "none useful": f"{leader} has the highest {measure}: {others}. Look at the labels, the learning curves and the "
         "images at the size that the networks see; then train longer or collect more images.",
         "none complete": f"{_never_found(decision)} {leader} has the highest {measure}: {others}.",
@@ -191,3 +202,51 @@ def _shortcut(shortcut: Shortcut) -> str:
         more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
         text += f" It gives away {', '.join(names[:MOST_CLASSES])}{more}."
     return f"{text} Networks may use it in place of the object. Check that the classes were imaged alike."
+
+
+# On the screen
+
+
+def shortcut_summary(shortcuts: Sequence[Shortcut]) -> Group:
+    """Return the warnings about cues that reveal the class without the object."""
+    return Group(*_wrapped([f"WARNING: {line}" for line in shortcut_lines(shortcuts)]))
+
+
+def plan_summary(plan: Plan) -> Group:
+    """Return the images, the networks with their epochs and times, and what the test can show."""
+    splits = plan.splits
+    head = [f"{splits.name}: {len(splits.classes)} classes", *plan.notes]
+    head += [f"left out {reason}" for reason in splits.broken]
+    table = Table("network", pad_edge=False, box=None)
+    for name in ("pixels", "parameters", "epochs", "one run", "all runs"):
+        table.add_column(name, justify="right")
+    for each in plan.contenders:
+        time = plan.network_seconds(each)
+        usual, epochs = each.epochs_for(len(splits.train)), plan.epochs(each)
+        shown = "–" if each.is_fitted else f"{epochs}" if epochs >= usual else f"{epochs} of {usual}"
+        cells = [str(each.recipe.data.size), f"{each.parameters:,}", shown]
+        table.add_row(Text(each.title), *cells, format_duration(plan.seconds(each)), format_duration(time))
+    runs = sum(plan.runs(each, share) for each in plan.contenders for share in (1.0, *plan.shares, ALL))
+    total = f"{runs:.0f} runs, about {format_duration(plan.total_seconds())} on this machine (measured just now)."
+    return Group(*_wrapped(head), Text(), table, Text(), *_wrapped([*plan_lines(plan), total]))
+
+
+def result_summary(found: Comparison) -> Group:
+    """Return the table of all networks, and the decision last."""
+    setting, decision = found.setting, found.decision
+    table = Table("network", pad_edge=False, box=None)
+    for head in ("accuracy", "balanced accuracy", "ms"):
+        table.add_column(head, justify="right")
+    for network in decision.networks:
+        shown = [percent(setting.accuracy(network.correct)), percent(setting.balanced_accuracy(network.correct))]
+        title = Text(network.title, style="bold" if network is decision.recommended else "")
+        table.add_row(title, *shown, f"{network.latency[0]:.1f}")
+    words = phrase(found)
+    lines = [words.headline, *words.sentences]
+    if decision.recommended is not None:
+        lines.append(f"Run: {found.final or decision.recommended.best_run}")
+    return Group(Text(), table, Text(), *_wrapped(lines))
+
+
+def _wrapped(lines: Sequence[str]) -> list[Text]:
+    return [Text("\n".join(textwrap.wrap(line, WIDTH, break_long_words=False))) for line in lines]

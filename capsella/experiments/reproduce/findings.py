@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import scipy
+from jaxtyping import Float
 
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval, holm_adjusted, pooled_seed_variance, rank_test
-from capsella.experiments import CorrectnessTable, was_still_learning
+from capsella.experiments import CorrectnessTable
 from capsella.experiments.reproduce.entries import Entry
 from capsella.papers.published import CLAIMS, paper_of
 from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
@@ -17,6 +20,7 @@ from capsella.training.progress import best_validation
 
 Answer = Literal["supports", "contradicts", "cannot tell", "not tested"]
 LEVEL = 0.05
+STILL_FALLING = 0.1  # a curve still falls if its last third accounts for more than this fraction of its whole fall
 MIN_SEEDS = 2
 RULE = (
     "A claim says that one row has a lower error than another. Their errors are compared on the same test images. If a "
@@ -195,3 +199,33 @@ def _key(claim: Claim, entry: Entry) -> str:
     if claim.on is None or not isinstance(entry.published, MatchedErrorTable):
         return "test"
     return next(test_set.key for test_set in entry.published.test_sets if test_set.head == claim.on)
+
+
+def was_still_learning(recipe: Recipe, runs: Sequence[Path]) -> bool:
+    """Return whether training loss or error, averaged over `runs` (one per seed), still fell at the end of training.
+
+    The error counts too because a loss whose margin widens may rise while the network learns. False with a cosine
+    schedule: its learning rate ends at zero, which makes every curve fall.
+
+    Raises:
+        CapsellaError: metrics.csv of a run is missing or damaged.
+    """
+    if recipe.optimizer.schedule == "cosine":
+        return False
+    tables = [RunFolder(run).read_metrics() for run in runs]
+    return any(is_still_falling([table[name] for table in tables]) for name in ("train_loss", "train_error"))
+
+
+def is_still_falling(seeds: Sequence[Float[np.ndarray, " epochs"]]) -> bool:
+    """Return whether a curve over epochs, averaged over seeds, still fell clearly when it ended.
+
+    A line through its last third, at least three epochs, must fall by more than a tenth of the whole fall, and not by
+    chance (one-sided t-test of the slope, 5 %). False for fewer than three epochs.
+    """
+    curve = np.stack([seed[: min(map(len, seeds))] for seed in seeds]).mean(0)
+    last = max(3, len(curve) // 3)
+    if len(curve) < last or not np.isfinite(curve).all() or np.ptp(curve[-last:]) == 0:
+        return False
+    line = scipy.stats.linregress(np.arange(last), curve[-last:], alternative="less")
+    end = line.intercept + line.slope * (last - 1)
+    return bool(line.pvalue < 0.05 and -line.slope * last > STILL_FALLING * max(curve[0] - end, 0))

@@ -1,14 +1,11 @@
 """Options of a search."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from capsella.errors import check_argument, check_minimum
 
-Objective = Literal["error", "ms", "parameters"]
 TRIALS = 30  # if neither a number of trials nor a time is given
 FEW_TRIALS = 12  # with fewer, a search is a first try, whose finalists have two seeds
 FACTOR = 3  # one candidate in three passes a rung; the next rung is three times as long
@@ -23,14 +20,11 @@ class SearchOptions:
     """
 
     minutes: float | None = None
-    """Search for about this long. If the time is too short for the trials, every training is shortened."""
+    """Search for about this long, finalists included. Set --epochs, too, if that is short."""
     trials: int | None = None
     """Number of candidates, over all processes. Default: 30, or with --minutes as many as there is time for."""
-    objectives: tuple[Objective, ...] = ("error",)
-    """Objectives to minimise: error (on validation images), ms (milliseconds per image in the fastest backend here),
-    parameters. With several, no candidate is stopped early, and the report shows the Pareto front."""
     limit_ms: float | None = None
-    """Reject candidates that take more milliseconds per image, before they are trained."""
+    """Reject candidates that take more milliseconds per image in the fastest backend here, before they are trained."""
     limit_parameters: int | None = None
     """Reject candidates with more parameters; a decoder does not count."""
     finalists: int | None = None
@@ -45,8 +39,6 @@ class SearchOptions:
     storage: str | None = None
     """URL of a database for the study, as Optuna takes it, if several machines search. Default: study.log in the
     folder."""
-    save_recipe: Path | None = None
-    """Also write the winner as a recipe to this JSON file, which `capsella train` takes."""
     final: bool = True
     """Test the winner once at the end."""
 
@@ -56,9 +48,6 @@ class SearchOptions:
         for name in ("minutes", "limit_ms"):
             number = getattr(self, name)
             check_argument(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
-        known = bool(self.objectives) and len(set(self.objectives)) == len(self.objectives)
-        check_argument(known, "be at least one, and each only once", objectives=self.objectives)
-        check_argument("error" in self.objectives, "have error among them", objectives=self.objectives)
 
     @property
     def number_of_trials(self) -> int | None:
@@ -77,32 +66,18 @@ class SearchOptions:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that are set, by objective."""
+        """The limits that are set, by the name of what they limit."""
         limits = {"parameters": self.limit_parameters, "ms": self.limit_ms}
         return {name: limit for name, limit in limits.items() if limit is not None}
-
-    @property
-    def measures_latency(self) -> bool:
-        """True if candidates are timed."""
-        return "ms" in self.objectives or self.limit_ms is not None
-
-    def excess(self, costs: Mapping[str, float]) -> dict[str, float]:
-        """Return the excess of each limited cost, as a fraction of its limit; negative below the limit."""
-        return {name: costs[name] / limit - 1 for name, limit in self.limits.items() if name in costs}
 
     def rungs(self, epochs: int, warm_up: float = 0.0) -> tuple[int, ...]:
         """Return the epochs at which candidates are judged; the last one ends the training.
 
-        Rungs that end within the warm-up (epochs) are left out, and Optuna stops no candidate early if there are
-        several objectives.
+        Rungs that end within the warm-up (epochs) are left out.
 
-        >>> SearchOptions().rungs(30), SearchOptions().rungs(9), SearchOptions().rungs(2)
-        ((3, 10, 30), (1, 3, 9), (1, 2))
-        >>> SearchOptions().rungs(30, 3.0), SearchOptions(objectives=("error", "ms")).rungs(30)
-        ((10, 30), (30,))
+        >>> SearchOptions().rungs(30), SearchOptions().rungs(2), SearchOptions().rungs(30, 3.0)
+        ((3, 10, 30), (1, 2), (10, 30))
         """
-        if len(self.objectives) > 1:
-            return (epochs,)
         ends = sorted({max(1, round(epochs / FACTOR**k)) for k in range(3)})
         return tuple(end for end in ends if end > warm_up or end == epochs)
 

@@ -1,4 +1,4 @@
-"""The outcome of a search as data: the finalists, the Pareto front, and whether one of them beats the recipe."""
+"""The outcome of a search as data: the finalists, and whether one of them beats the recipe."""
 
 import math
 import statistics
@@ -26,8 +26,8 @@ Comparison = Literal["better", "worse", "unclear", "one seed"]
 class Finalist:
     """A candidate that was trained to the end.
 
-    errors: validation errors in per cent, by seed. costs: the other objectives. The first seed selected the candidate,
-    so that its error is biased and only the other seeds count, unless fewer than two are left.
+    errors: validation errors in per cent, by seed. costs: what the limits are about, e.g. ms. The first seed selected
+    the candidate, so that its error is biased and only the other seeds count, unless fewer than two are left.
     """
 
     candidate: int
@@ -51,11 +51,6 @@ class Finalist:
         return statistics.fmean(self.judged)
 
     @property
-    def spread(self) -> float:
-        """The standard deviation over seeds; 0 for a single seed."""
-        return statistics.stdev(self.judged) if len(self.judged) > 1 else 0.0
-
-    @property
     def error_text(self) -> str:
         """The mean error as text, with its standard deviation if there are several seeds."""
         return over_seeds(self.judged)
@@ -70,22 +65,16 @@ class Finalist:
 class Outcome:
     """The results of a search so far.
 
-    options: options of the search. trials: all trials. candidates: numbers of the finalists, the recipe first, even if
-    some seeds are not trained yet. points: values of the searched fields by candidate. finalists: the best first, by
-    the seeds that all of them have. is_balanced: True if errors are means over classes.
+    trials: all trials. candidates: numbers of the finalists, the recipe first, even if some seeds are not trained yet.
+    points: values of the searched fields by candidate. finalists: the best first, by the seeds that all of them have.
+    base_excess: the limits that the recipe itself exceeds, and by which fraction.
     """
 
-    options: SearchOptions
     trials: "Sequence[FrozenTrial]"
     candidates: tuple[int, ...]
     points: Mapping[int, Mapping[str, Label]]
     finalists: tuple[Finalist, ...]
-    is_balanced: bool = False
-
-    @property
-    def error_name(self) -> str:
-        """The name of the error in reports."""
-        return "balanced validation error" if self.is_balanced else "validation error"
+    base_excess: Mapping[str, float]
 
     @property
     def base(self) -> Finalist | None:
@@ -93,59 +82,36 @@ class Outcome:
         return next((finalist for finalist in self.finalists if finalist.candidate == BASE), None)
 
     @property
-    def base_excess(self) -> dict[str, float]:
-        """The limits that the recipe itself exceeds, and by which fraction."""
-        trial = next((trial for trial in self.trials if trial.user_attrs.get("candidate") == BASE), None)
-        costs = {} if trial is None else trial.user_attrs
-        excess = self.options.excess({name: costs[name] for name in ("parameters", "ms") if name in costs})
-        return {name: share for name, share in excess.items() if share > 0}
-
-    @property
-    def allowed(self) -> tuple[Finalist, ...]:
-        """The finalists within the limits."""
-        return tuple(finalist for finalist in self.finalists if finalist.candidate != BASE or not self.base_excess)
-
-    @property
     def winner(self) -> Finalist | None:
         """The finalist with the lowest error within the limits."""
-        return self.allowed[0] if self.allowed else None
-
-    @property
-    def front(self) -> tuple[Finalist, ...]:
-        """The finalists within the limits that no other dominates."""
-        points = [(finalist.error, *finalist.costs.values()) for finalist in self.allowed]
-        return tuple(self.allowed[index] for index in pareto_front(points))
+        return next((each for each in self.finalists if each.candidate != BASE or not self.base_excess), None)
 
     @property
     def comparison(self) -> Comparison | None:
-        """The winner against the recipe; None if either is missing, or the recipe wins."""
-        if self.winner is None or self.base is None or self.winner is self.base:
-            return None
-        return self.compare(self.winner)
+        """The winner against the recipe, by an interval that holds for all finalists together.
 
-    def compare(self, finalist: Finalist) -> Comparison:
-        """Return how a finalist compares with the recipe, by an interval that holds for all finalists together."""
-        assert self.base is not None
-        if not self.base.is_judged:
+        None if either is missing, or the recipe wins.
+        """
+        winner, base = self.winner, self.base
+        if winner is None or base is None or winner is base:
+            return None
+        if not base.is_judged:
             return "one seed"
-        rivals = [other for other in self.finalists if other is not self.base]
-        low, high = gain_intervals([other.judged for other in rivals], self.base.judged)[rivals.index(finalist)]
+        rivals = [other for other in self.finalists if other is not base]
+        low, high = gain_intervals([other.judged for other in rivals], base.judged)[rivals.index(winner)]
         return "better" if low > 0 else "worse" if high < 0 else "unclear"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values."""
-        front = {finalist.candidate for finalist in self.front}
         return {
             "winner": None if self.winner is None else self.winner.candidate,
             "winner_against_recipe": self.comparison,
-            "recipe_over_limits": self.base_excess,
-            "objectives": list(self.options.objectives),
+            "recipe_over_limits": dict(self.base_excess),
             "finalists": [
                 {
                     "candidate": finalist.candidate,
                     "validation_errors_percent": list(finalist.errors.values()),
                     **finalist.costs,
-                    "on_the_front": finalist.candidate in front,
                     "point": dict(finalist.point),
                 }
                 for finalist in self.finalists
@@ -154,10 +120,7 @@ class Outcome:
 
 
 def outcome_of(
-    trials: "Sequence[FrozenTrial]",
-    further: Callable[[int], Mapping[int, float]],
-    options: SearchOptions,
-    is_balanced: bool = False,
+    trials: "Sequence[FrozenTrial]", further: Callable[[int], Mapping[int, float]], options: SearchOptions
 ) -> Outcome:
     """Return the outcome of a study, finished or not.
 
@@ -165,39 +128,23 @@ def outcome_of(
         trials: the trials of the study.
         further: a function from a candidate to its errors with further seeds; infinite if a training diverged.
         options: options of the search.
-        is_balanced: True if errors are means over classes.
     """
-    column = options.objectives.index("error")
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    front = set(pareto_front([trial.values for trial in complete]))
-    order = sorted(range(len(complete)), key=lambda n: (n not in front, complete[n].values[column], n))
-    ranked = {complete[n].user_attrs["candidate"]: complete[n] for n in order}
-    errors = {candidate: {0: trial.values[column], **further(candidate)} for candidate, trial in ranked.items()}
+    ranked = {trial.user_attrs["candidate"]: trial for trial in sorted(complete, key=lambda trial: trial.values[0])}
+    errors = {candidate: {0: trial.values[0], **further(candidate)} for candidate, trial in ranked.items()}
     whole = [candidate for candidate in ranked if math.isfinite(sum(errors[candidate].values()))]
     chosen = [BASE] * (BASE in whole) + [c for c in whole if c != BASE][: options.number_of_finalists]
     common = set.intersection(*(set(errors[candidate]) for candidate in chosen)) if chosen else set()
     finalists = []
     for candidate in chosen:
-        values = dict(zip(options.objectives, ranked[candidate].values, strict=True))
-        costs = {name: value for name, value in values.items() if name != "error"}
+        costs = {name: ranked[candidate].user_attrs[name] for name in options.limits}
         by_seed = {seed: error for seed, error in errors[candidate].items() if seed in common}
         finalists.append(Finalist(candidate, ranked[candidate].params, by_seed, costs))
-    finalists.sort(key=lambda finalist: (finalist.error, *finalist.costs.values()))
+    finalists.sort(key=lambda finalist: finalist.error)
     points = {candidate: trial.params for candidate, trial in ranked.items()}
-    return Outcome(options, trials, tuple(chosen), points, tuple(finalists), is_balanced)
-
-
-def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
-    """Return the indices of the points that no other point dominates.
-
-    >>> pareto_front([(1, 5), (2, 2), (3, 3), (2, 2)])
-    [0, 1, 3]
-    """
-
-    def dominates(point: Sequence[float], other: Sequence[float]) -> bool:
-        return tuple(point) != tuple(other) and all(a <= b for a, b in zip(point, other, strict=True))
-
-    return [n for n, point in enumerate(points) if not any(dominates(other, point) for other in points)]
+    costs = ranked[BASE].user_attrs if BASE in ranked else {}
+    excess = {name: costs[name] / limit - 1 for name, limit in options.limits.items() if costs.get(name, 0) > limit}
+    return Outcome(trials, tuple(chosen), points, tuple(finalists), excess)
 
 
 def gain_intervals(errors: Sequence[Sequence[float]], base: Sequence[float]) -> list[tuple[float, float]]:

@@ -3,10 +3,10 @@
 The values are Optuna's distributions. Optuna is an extra, so functions import it when they need it.
 """
 
-import math
 import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from capsella.errors import CapsellaError, check_installed, near_names
@@ -35,11 +35,6 @@ class Space:
     """
 
     fields: "Mapping[str, BaseDistribution]"
-
-    @property
-    def size(self) -> float:
-        """The number of points, infinite if any field takes floats."""
-        return math.prod(_size(values) for values in self.fields.values())
 
     def ends(self, path: str) -> tuple[Any, ...]:
         """Return the extreme values of a field, or all choices; empty if the space lacks it."""
@@ -111,14 +106,6 @@ def text(values: "BaseDistribution") -> str:
     return f"{low:g} to {high:g}{', logarithmic' if log else ''}{f', in steps of {step:g}' if step != 1 else ''}"
 
 
-def _size(values: "BaseDistribution") -> float:
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    if isinstance(values, CategoricalDistribution):
-        return len(values.choices)
-    return (values.high - values.low) // values.step + 1 if isinstance(values, IntDistribution) else math.inf
-
-
 def _contains(values: "BaseDistribution", value: Any) -> bool:
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
@@ -148,25 +135,20 @@ def register_space(*recipes: str) -> Callable[[SpaceFunction], SpaceFunction]:
     return register
 
 
-def read_space(word: str, recipe: Recipe) -> Space:
-    """Return the `space` that a Python file sets, or the space registered for a recipe.
+def read_space(file: Path) -> Space:
+    """Return the `space` that a Python file sets. This runs the file: use only files that you trust.
 
     Raises:
-        CapsellaError: `word` is neither, or the file raises an error.
+        CapsellaError: the file raises an error, or sets no space.
     """
     check_installed("a search", "search", "optuna")
-    if word.endswith(".py"):
-        try:  # this runs the file: use only files that you trust
-            found = runpy.run_path(word).get("space")
-        except Exception as error:  # any mistake in the user's file
-            raise CapsellaError(f"{word}: {type(error).__name__}: {error}") from error
-        if not isinstance(found, Space):
-            raise CapsellaError(f"{word}: must set `space` to a Space, got {type(found).__name__}")
-        return found
-    if word not in _SPACES:
-        hint = near_names(word, _SPACES)
-        raise CapsellaError(f"space: must be a Python file or a recipe with a space of its own, got {word!r}; {hint}")
-    return _SPACES[word](recipe)
+    try:
+        space = runpy.run_path(str(file)).get("space")
+    except Exception as error:  # any mistake in the user's file
+        raise CapsellaError(f"{file}: {type(error).__name__}: {error}") from error
+    if not isinstance(space, Space):
+        raise CapsellaError(f"{file}: must set `space` to a Space, got {type(space).__name__}")
+    return space
 
 
 def default_space(recipe: Recipe, name: str = "") -> Space:

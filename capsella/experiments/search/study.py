@@ -1,4 +1,4 @@
-"""A search: an Optuna study that any number of processes share, and the length of its trainings.
+"""A search: an Optuna study that any number of processes share.
 
 Optuna draws the candidates, stops them early and keeps the trials. Each trial trains one candidate from rung to rung in
 a folder of its own, so that a trial that is retried continues from its checkpoint.
@@ -9,7 +9,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capsella.data import Splits, load_data
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed, pluralize
+from capsella.errors import CapsellaError, check_argument, check_installed
 from capsella.experiments.runner import format_duration
-from capsella.experiments.search.options import FACTOR, TRIALS, SearchOptions
+from capsella.experiments.search.options import FACTOR, SearchOptions
 from capsella.experiments.search.outcome import Outcome, outcome_of
-from capsella.experiments.search.space import Label, Space, default_space
+from capsella.experiments.search.space import Space, default_space
 from capsella.files import alone_in
-from capsella.losses.options import STAIR
 from capsella.training import ComputeOptions, Recipe, RunFolder
-from capsella.training.balance import resolve_balance
-from capsella.training.loop import StepTime, time_steps
+from capsella.training.loop import time_steps
 from capsella.training.progress import selection_metric
 from capsella.training.recipe import flatten
 from capsella.training.run import check_same_settings
@@ -37,23 +35,19 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3  # retries of a trial whose process died
 HEARTBEAT, GRACE = 10, 60  # seconds between signs of life in a database, and without one until a process counts as dead
-SHORTEST = 9  # epochs of a shortened training: its rungs then end after 1, 3 and 9 epochs
-FEWEST_STEPS = 2  # the fewest steps of a shortened epoch
-TRAINING_SHARE = 0.85  # fraction of the time for trainings
 
 
 @dataclass(frozen=True)
 class Search:
     """A search that this process takes part in.
 
-    recipe: as given. trained: the recipe that candidates start from, perhaps with fewer epochs. rungs: the epochs at
-    which they are judged. splits: training and validation images. seconds_per_epoch: estimate before the first trial.
+    recipe: what candidates start from, and name: its name. rungs: the epochs at which candidates are judged. splits:
+    training and validation images. seconds_per_epoch: estimate before the first trial.
     """
 
     folder: Path
     name: str
     recipe: Recipe
-    trained: Recipe
     space: Space
     options: SearchOptions
     rungs: tuple[int, ...]
@@ -61,16 +55,6 @@ class Search:
     splits: Splits
     compute: ComputeOptions
     seconds_per_epoch: float
-
-    @property
-    def base(self) -> dict[str, Label]:
-        """The recipe's own values of the searched fields, which are candidate 0."""
-        return self.space.point_of(self.trained)
-
-    @property
-    def is_balanced(self) -> bool:
-        """True if errors are means over classes, because the recipe balances them."""
-        return resolve_balance(self.recipe, self.splits.train)[0].balance != "none"
 
     @property
     def end(self) -> str:
@@ -94,17 +78,17 @@ class Search:
         name = f"candidate-{candidate:04}"
         if seed == 0:
             return self.folder / "candidates" / name
-        return self.folder / "finalists" / f"{name}-seed{self.trained.seed + seed}"
+        return self.folder / "finalists" / f"{name}-seed{self.recipe.seed + seed}"
 
     def outcome(self) -> Outcome:
         """Return the results of the search so far."""
-        return outcome_of(self.trials(), self._errors, self.options, self.is_balanced)
+        return outcome_of(self.trials(), self._errors, self.options)
 
     def _errors(self, candidate: int) -> dict[int, float]:
         """Return the validation errors of a finalist's further seeds; infinite if a training diverged."""
         runs = {seed: RunFolder(self.run_folder(candidate, seed)) for seed in range(1, self.options.number_of_seeds)}
         return {
-            seed: math.inf if run.has_diverged else error_at(run, self.trained.epochs)
+            seed: math.inf if run.has_diverged else error_at(run, self.recipe.epochs)
             for seed, run in runs.items()
             if run.has_diverged or run.is_trained
         }
@@ -136,7 +120,7 @@ def open_search(
 
     Raises:
         CapsellaError: Optuna is missing, the space does not fit the recipe, or the folder holds another search.
-        ValueError: the time is too short, or there is more than one device.
+        ValueError: there is more than one device.
     """
     check_installed("a search", "search", "optuna")
     from optuna.distributions import distribution_to_json
@@ -150,27 +134,25 @@ def open_search(
     space = space.only(options.tune) if options.tune else space
     space.check(recipe)
     splits = (splits or load_data(recipe.data)).without_test()
-    time, images = time_steps(recipe, compute, seconds=2.0, splits=splits), len(splits.train)
-    batch_size = max(space.ends("batch_size") or (recipe.batch_size,))
-    shortened = shorten(recipe, options, images, batch_size, time, len(splits.validation))
+    time, images = time_steps(recipe, compute, seconds=2.0, splits=splits), recipe.epoch_images or len(splits.train)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder / ".opening", wait=True):
         study = _open_study(folder, options)
         settings = {
             "recipe": recipe.complete().to_dict(),
             "space": {path: distribution_to_json(values) for path, values in space.fields.items()},
-            "objectives": options.objectives,
             "limits": options.limits,
             "seeds": options.seeds,
             "images": splits.digests(),
         }
-        trained = _agreed(study, folder, settings, shortened)
+        _check_settings(study, folder, settings)
         if not study.get_trials(deepcopy=False):
-            study.enqueue_trial(space.point_of(trained), user_attrs={"candidate": 0})
-    rungs = rungs_for(trained, options, images, batch_size)
-    steps = math.ceil((trained.epoch_images or images) / trained.batch_size)
-    seconds = steps * time.step + len(splits.validation) * time.image
-    return Search(folder, name, recipe, trained, space, options, rungs, study, splits, compute, seconds)
+            study.enqueue_trial(space.point_of(recipe), user_attrs={"candidate": 0})
+    # A warm-up is counted in steps, so it lasts the most epochs with the largest batch.
+    steps = math.ceil(images / max(space.ends("batch_size") or (recipe.batch_size,)))
+    rungs = options.rungs(recipe.epochs, recipe.optimizer.warmup_steps / steps)
+    seconds = math.ceil(images / recipe.batch_size) * time.step + len(splits.validation) * time.image
+    return Search(folder, name, recipe, space, options, rungs, study, splits, compute, seconds)
 
 
 def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
@@ -193,18 +175,17 @@ def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
             study = optuna.create_study(
                 storage=storage,
                 study_name=folder.name,
-                directions=["minimize"] * len(options.objectives),
                 pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR),
                 load_if_exists=True,
             )
         except Exception as error:  # each storage has errors of its own
             raise CapsellaError(f"the study in {options.storage or folder} cannot be opened: {error}") from error
-        study.set_metric_names(list(options.objectives))
-    return study
+        study.set_metric_names(["error"])
+        return study
 
 
-def _agreed(study: "optuna.Study", folder: Path, settings: dict[str, Any], shortened: Recipe) -> Recipe:
-    """Store the settings of a new study, or check that they agree; return the recipe that all processes train.
+def _check_settings(study: "optuna.Study", folder: Path, settings: dict[str, Any]) -> None:
+    """Store the settings of a new study, or check that they are those of an old one.
 
     Raises:
         CapsellaError: the study was started with other settings; the error names them.
@@ -212,10 +193,8 @@ def _agreed(study: "optuna.Study", folder: Path, settings: dict[str, Any], short
     known, asked = study.user_attrs.get("settings"), json.loads(json.dumps(settings, default=str))
     if known is None:
         study.set_user_attr("settings", asked)
-        study.set_user_attr("trained", json.loads(json.dumps(shortened.complete().to_dict(), default=str)))
-        return shortened
-    check_same_settings(folder, flatten(known), flatten(asked))
-    return Recipe.from_dict(study.user_attrs["trained"])
+    else:
+        check_same_settings(folder, flatten(known), flatten(asked))
 
 
 @contextlib.contextmanager
@@ -227,71 +206,3 @@ def quiet_optuna() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         yield
-
-
-# The length of candidates' trainings: that of the recipe, or shorter if the time is limited
-
-
-def rungs_for(recipe: Recipe, options: SearchOptions, images: int, batch_size: int) -> tuple[int, ...]:
-    """Return the rungs of a recipe with `images` training images and at most this batch size.
-
-    A warm-up is counted in steps, so it lasts the most epochs with the largest batch.
-    """
-    steps = math.ceil((recipe.epoch_images or images) / batch_size)
-    return options.rungs(recipe.epochs, recipe.optimizer.warmup_steps / steps)
-
-
-def shorten(recipe: Recipe, options: SearchOptions, images: int, batch_size: int, time: StepTime, seen: int) -> Recipe:
-    """Return the recipe, shortened so that the whole search fits into `minutes`.
-
-    It gets fewer epochs, but at least nine; if these take too long, each epoch has fewer images. Warm-up and decay are
-    shortened in proportion.
-
-    Args:
-        recipe, options: recipe and options of the search.
-        images: number of training images.
-        batch_size: the largest batch size in the space.
-        time: seconds per step, and per validated image.
-        seen: number of validation images.
-
-    Raises:
-        ArgumentError: the time is too short even for a few steps of each candidate.
-    """
-    if options.minutes is None:
-        return recipe
-    whole, validation = recipe.epoch_images or images, seen * time.image
-    seconds = TRAINING_SHARE * 60 * options.minutes
-    affordable = seconds / (math.ceil(whole / recipe.batch_size) * time.step + validation)
-
-    def needed(epochs: float) -> float:
-        return options.expected_epochs(rungs_for(scaled(recipe, epochs), options, images, batch_size))
-
-    epochs = recipe.epochs
-    while epochs > SHORTEST and needed(epochs) > affordable:
-        epochs -= 1
-    if needed(epochs) <= affordable:
-        return recipe if epochs == recipe.epochs else scaled(recipe, epochs)
-    steps_left = int((seconds / needed(epochs) - validation) / time.step)  # of each epoch, which is validated whole
-    if steps_left < FEWEST_STEPS:
-        least = math.ceil(needed(epochs) * (FEWEST_STEPS * time.step + validation) / (TRAINING_SHARE * 60))
-        what = f"{pluralize(options.number_of_trials or TRIALS, 'trial')} on this machine"
-        hint = "fewer --trials, --finalists or --seeds take less"
-        raise ArgumentError("minutes", f"be at least {least} for {what}", options.minutes, hint)
-    few = min(steps_left * recipe.batch_size, whole)
-    return replace(scaled(recipe, epochs * few / whole), epochs=epochs, epoch_images=few)
-
-
-def scaled(recipe: Recipe, epochs: float) -> Recipe:
-    """Return the recipe for another number of epochs, with its warm-up, decay and widening margin in proportion."""
-    share, steps, loss = epochs / recipe.epochs, recipe.optimizer.decay_steps, recipe.loss
-    rise = STAIR if loss.spread_schedule == "stairs" and loss.spread_steps is None else loss.spread_steps
-    return replace(
-        recipe,
-        epochs=max(1, int(epochs)),
-        loss=replace(loss, spread_steps=None if rise is None else max(1, round(share * rise))),
-        optimizer=replace(
-            recipe.optimizer,
-            warmup_steps=round(share * recipe.optimizer.warmup_steps),
-            decay_steps=None if steps is None else max(1, round(share * steps)),
-        ),
-    )

@@ -1,10 +1,10 @@
-"""The trials of a search: drawn by Optuna, trained from rung to rung, and retried if their process died."""
+"""The trials of a search, drawn by Optuna and trained from rung to rung; then the finalists with several seeds."""
 
 import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,13 @@ from rich.console import Console
 from capsella.bench import MAKERS, UnavailableError, latencies
 from capsella.data import single_images
 from capsella.errors import BusyError, CapsellaError, NoMemoryError, memory_errors, pluralize
-from capsella.experiments.runner import format_duration
+from capsella.experiments.runner import Row, Stopwatch, Task, format_duration, run_tasks
 from capsella.experiments.search.options import FACTOR
+from capsella.experiments.search.outcome import BASE, Outcome
 from capsella.experiments.search.space import Label
 from capsella.experiments.search.study import ATTEMPTS, Search, error_at, quiet_optuna
 from capsella.export.graph import with_backend
-from capsella.files import alone_in
+from capsella.files import alone_in, write_json
 from capsella.models.base import shipped_parameters
 from capsella.training import Recipe, RunFolder, TrainingDivergedError, resume, train
 
@@ -40,6 +41,23 @@ CALLS, MAX_SECONDS = 100, 1.0
 ROUNDS = 3  # the best counts: other processes may disturb one
 
 
+def run_search(search: Search, console: Console | None = None) -> Outcome:
+    """Take part in a search until nothing is left or the time is up, and write outcome.json.
+
+    Raises:
+        CapsellaError: a training failed for a reason other than its candidate, or the limits reject nearly all of the
+            space.
+    """
+    console = console or Console(quiet=True)
+    minutes = search.options.minutes
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    run_trials(search, console, deadline)
+    _run_finalists(search, console, deadline)
+    outcome = search.outcome()
+    write_json(search.folder / "outcome.json", outcome.to_dict())
+    return outcome
+
+
 def run_trials(search: Search, console: Console, deadline: float) -> None:
     """Train trial after trial, and wait at the end for those of other processes.
 
@@ -48,7 +66,6 @@ def run_trials(search: Search, console: Console, deadline: float) -> None:
             space.
     """
     while True:
-        step = "wait"
         with ExitStack() as asking, ExitStack() as alive, quiet_optuna():
             asking.enter_context(alone_in(search.folder / ".asking", wait=True))
             if search.options.storage is None:
@@ -76,12 +93,11 @@ def _next_step(search: Search, deadline: float) -> str:
             f"{len(rejected)} candidates were rejected and {counted} trained: the limits leave too little of the "
             f"space; the last: {rejected[-1].user_attrs['over_limit']}"
         )
-    wanted = min(search.options.number_of_trials or math.inf, search.space.size)
     # At least half of the time is for trials, the rest for the finalists.
     runs = (search.options.number_of_finalists + 1) * (search.options.number_of_seeds - 1)
     rest = runs * search.rungs[-1] * search.mean_seconds_per_epoch()
     has_time = time.monotonic() + min(rest, 30 * (search.options.minutes or math.inf)) < deadline
-    if has_time and (counted < wanted or "WAITING" in states):
+    if has_time and (counted < (search.options.number_of_trials or math.inf) or "WAITING" in states):
         return "train"
     return "wait" if "RUNNING" in states else "over"
 
@@ -114,7 +130,7 @@ def _run_trial(search: Search, console: Console, asking: ExitStack, alive: ExitS
 
     number = -1
 
-    def objective(trial: "Trial") -> Sequence[float]:
+    def objective(trial: "Trial") -> float:
         nonlocal number
         number = trial.number
         alive.enter_context(alone_in(_lock_of(search, number), wait=True))
@@ -123,10 +139,7 @@ def _run_trial(search: Search, console: Console, asking: ExitStack, alive: ExitS
 
     drawn = {other.user_attrs["candidate"] for other in search.trials() if "candidate" in other.user_attrs}
     seed = (100_003 * search.recipe.seed + len(drawn)) % 2**32  # processes must not draw the same
-    if search.space.size <= (search.options.number_of_trials or 0):
-        search.study.sampler = optuna.samplers.BruteForceSampler(seed)
-    else:
-        search.study.sampler = optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=seed)
+    search.study.sampler = optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=seed)
     try:
         search.study.optimize(objective, n_trials=1)
     except BaseException:
@@ -136,8 +149,8 @@ def _run_trial(search: Search, console: Console, asking: ExitStack, alive: ExitS
     _print_trial(search, number, console)
 
 
-def _train_trial(search: Search, trial: "Trial") -> Sequence[float]:
-    """Train a candidate from rung to rung, and return its objectives.
+def _train_trial(search: Search, trial: "Trial") -> float:
+    """Train a candidate from rung to rung, and return its validation error.
 
     Raises:
         optuna.TrialPruned: the candidate is not among the best of a rung, exceeds a limit, failed, or repeats another.
@@ -148,14 +161,14 @@ def _train_trial(search: Search, trial: "Trial") -> Sequence[float]:
     files = RunFolder(search.run_folder(candidate))
     try:
         with memory_errors(f"candidate {candidate}"):
-            recipe = search.space.recipe_at(search.trained, point)
-            costs = _costs(search, trial, candidate, point, recipe)
+            recipe = search.space.recipe_at(search.recipe, point)
+            _check_costs(search, trial, candidate, point, recipe)
             error = _train_rungs(search, trial, candidate, recipe, files)
     except (TrainingDivergedError, NoMemoryError, ValueError) as failure:
         why = failure.what if isinstance(failure, TrainingDivergedError) else str(failure) or type(failure).__name__
         _prune(trial, files, "failed", why)
     files.checkpoint.unlink(missing_ok=True)
-    return [{"error": error, **costs}[objective] for objective in search.options.objectives]
+    return error
 
 
 def _prune(trial: "Trial", files: RunFolder, kind: str, why: str) -> None:
@@ -179,32 +192,28 @@ def _suggest(trial: "Trial", path: str, values: "BaseDistribution") -> Label:
     return trial.suggest_float(path, values.low, values.high, step=values.step, log=values.log)
 
 
-def _costs(
-    search: Search, trial: "Trial", candidate: int, point: Mapping[str, Label], recipe: Recipe
-) -> dict[str, float]:
-    """Return a candidate's costs: measured, or those of an earlier candidate with the same network.
+def _check_costs(search: Search, trial: "Trial", candidate: int, point: Mapping[str, Label], recipe: Recipe) -> None:
+    """Measure what the limits are about, or take it from an earlier candidate with the same network.
 
     Raises:
         optuna.TrialPruned: a cost is over its limit, or an earlier candidate has the same point.
     """
-    costs: dict[str, float] = {}
+    known: dict[str, float] = {}
     for other in search.trials():
         if other.params == point and other.user_attrs.get("candidate", candidate) != candidate:
             _prune(trial, RunFolder(search.run_folder(candidate)), "twin", f"the same as trial {other.number}")
         if _network(other.params) == _network(point):
-            costs |= {name: other.user_attrs[name] for name in ("parameters", "ms") if name in other.user_attrs}
-    measures = {"parameters": parameters_of, **({"ms": latency_of} if search.options.measures_latency else {})}
-    for name, measure in measures.items():
-        costs[name] = costs[name] if name in costs else measure(search, recipe)
-        trial.set_user_attr(name, costs[name])
-        excess = search.options.excess({name: costs[name]}).get(name)
-        if candidate == 0 or excess is None:  # the recipe is trained in any case, to compare with
+            known |= {name: other.user_attrs[name] for name in search.options.limits if name in other.user_attrs}
+    for name, limit in search.options.limits.items():
+        measure = {"parameters": parameters_of, "ms": latency_of}[name]
+        cost = known[name] if name in known else measure(search, recipe)
+        trial.set_user_attr(name, cost)
+        if candidate == BASE:  # the recipe is trained in any case, to compare with
             continue
-        trial.set_constraint(name, excess)  # so that later draws avoid it
-        if excess > 0:
-            why = f"{costs[name]:,.4g} {name}, more than {search.options.limits[name]:,.4g}"
+        trial.set_constraint(name, cost / limit - 1)  # so that later draws avoid it
+        if cost > limit:
+            why = f"{cost:,.4g} {name}, more than {limit:,.4g}"
             _prune(trial, RunFolder(search.run_folder(trial.number)), "over_limit", why)
-    return costs
 
 
 def parameters_of(search: Search, recipe: Recipe) -> float:
@@ -252,10 +261,9 @@ def _train_rungs(search: Search, trial: "Trial", candidate: int, recipe: Recipe,
         trial.set_user_attr("epochs", max(0, epochs - before))
         trial.set_user_attr("seconds", time.monotonic() - began)
         trial.set_user_attr("errors", [*trial.user_attrs.get("errors", [])[:rung], error])
-        if len(search.options.objectives) == 1:
-            trial.report(error, FACTOR**rung)
-            if epochs < search.rungs[-1] and candidate != 0 and trial.should_prune():
-                _prune(trial, files, "stopped", f"not among the best after epoch {epochs}")
+        trial.report(error, FACTOR**rung)
+        if epochs < search.rungs[-1] and candidate != BASE and trial.should_prune():
+            _prune(trial, files, "stopped", f"not among the best after epoch {epochs}")
     return error
 
 
@@ -287,24 +295,49 @@ def _epochs_of(files: RunFolder) -> int:
 def _print_trial(search: Search, number: int, console: Console) -> None:
     """Print a line for a trial: its error, the best so far, and the time left."""
     trials = search.trials()
-    trial, column = trials[number], search.options.objectives.index("error")
-    attributes = trial.user_attrs
+    attributes, wanted = trials[number].user_attrs, search.options.number_of_trials
     candidate = f"candidate {attributes.get('candidate', number)}"
     why = next((attributes[kind] for kind in ("twin", "over_limit", "failed") if kind in attributes), None)
     if why is not None:
         console.print(f"{candidate}: rejected, {why}", markup=False, soft_wrap=True)
         return
-    errors = attributes["errors"]
     done = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    best = min(done, key=lambda other: other.values[column], default=trial)
-    least = f"best {best.values[column]:.2f} % by {best.user_attrs['candidate']}" if done else ""
+    best = min(done, key=lambda trial: trial.values[0], default=None)
+    least = "" if best is None else f"best {best.values[0]:.2f} % by {best.user_attrs['candidate']}"
     over = sum(trial.state.is_finished() and "over_limit" not in trial.user_attrs for trial in trials)
-    wanted = search.options.number_of_trials
-    trained = sum(other.user_attrs.get("epochs", 0) for other in trials)
-    workers = sum(other.state.name == "RUNNING" for other in trials) + 1
+    trained = sum(trial.user_attrs.get("epochs", 0) for trial in trials)
+    workers = sum(trial.state.name == "RUNNING" for trial in trials) + 1
     epochs = max(0.0, search.options.expected_epochs(search.rungs) - trained)
     left = format_duration(epochs * search.mean_seconds_per_epoch() / workers)
-    progress = f"{over} of {wanted} trials" if wanted else pluralize(over, "trial")
+    progress = f"{over} of {wanted} trials; about {left} left" if wanted else pluralize(over, "trial")
+    errors = attributes["errors"]
     epoch = f"epoch {search.rungs[len(errors) - 1]}/{search.rungs[-1]}"
-    line = f"{candidate:<14} {epoch:<13} error {errors[-1]:6.2f} %   {least}   {progress}; about {left} left"
+    line = f"{candidate:<14} {epoch:<13} error {errors[-1]:6.2f} %   {least}   {progress}"
     console.print(line, markup=False, soft_wrap=True)
+
+
+def _run_finalists(search: Search, console: Console, deadline: float) -> None:
+    """Train the finalists with the other seeds. Processes share them, and wait for one another."""
+    stopwatch = Stopwatch({"finalist": search.rungs[-1] * search.mean_seconds_per_epoch()})
+    stopwatch.plan(["finalist"] * (search.options.number_of_seeds - 1) * len(search.outcome().candidates))
+    while todo := _untrained_finalists(search):
+        waits = True
+        for task in todo:
+            if time.monotonic() > deadline:
+                return
+            with contextlib.suppress(BusyError):  # another process trains it
+                list(run_tasks([task], console, stopwatch))
+                waits = False
+        if waits:
+            time.sleep(POLL)
+
+
+def _untrained_finalists(search: Search) -> list[Task]:
+    """Return the finalists' trainings that are missing; a finalist that diverged is replaced by the next best."""
+    outcome, tasks = search.outcome(), []
+    for seed in range(1, search.options.number_of_seeds):
+        for candidate in outcome.candidates:
+            recipe = search.space.recipe_at(search.recipe, outcome.points[candidate])
+            row = Row(slug=f"candidate-{candidate:04}", recipe_name=search.name, recipe=recipe, cost="finalist")
+            tasks.append(row.task(search.folder / "finalists", recipe.seed + seed, search.compute, is_tested=False))
+    return [task for task in tasks if not task.is_finished]

@@ -5,9 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsella.errors import CapsellaError
 from capsella.experiments.compare.decision import NetworkResult, TestSetting, decide
-from capsella.experiments.compare.words import _given_up
 
 IMAGES = 200
 LABELS = np.arange(IMAGES) % 5
@@ -40,12 +38,6 @@ def test_a_clear_winner():
     assert decision.against["pretrained"].high < 0
 
 
-def test_ahead_without_proof():
-    decision = judge(result("capsules", right(186)), result("CNN", right(182)))
-    assert (decision.recommended.name, decision.reason) == ("capsules", "ahead")
-    assert decision.detectable > 4 / IMAGES
-
-
 def test_within_one_standard_error_the_faster_one():
     slow, quick = result("capsules", right(185), latency=20.0), result("CNN", right(184, first=5), latency=4.0)
     decision = judge(slow, quick)
@@ -55,7 +47,7 @@ def test_within_one_standard_error_the_faster_one():
 
 def test_who_is_too_slow_or_guesses_is_not_recommended():
     best, other = result("capsules", right(195), latency=80.0), result("CNN", right(150))
-    assert judge(best, other).reason == "only useful"
+    assert judge(best, other).reason == "best useful"
     assert judge(best, other).recommended.name == "CNN"
     assert judge(best, other, limit=4.0).reason == "none fast"
     guessing = judge(result("capsules", right(45)), result("CNN", right(40)))
@@ -66,12 +58,6 @@ def test_a_more_accurate_network_may_be_too_slow():
     slow, best = result("capsules", right(195), latency=80.0), result("CNN", right(150))
     decision = judge(slow, best, result("pretrained", right(100)))
     assert (decision.recommended.name, decision.reason) == ("CNN", "best useful")
-
-
-def test_the_fastest_and_smallest():
-    best = result("capsules", right(190))
-    assert "fastest" in _given_up(judge(best, result("CNN", right(150))))
-    assert "fastest" not in _given_up(judge(best, result("CNN", right(150), latency=4.9)))
 
 
 def test_a_class_that_is_never_found():
@@ -93,13 +79,6 @@ def test_validation_chooses_the_best_of_each_family():
     assert [network.name for network in decision.finalists] == ["a", "c"]
     assert decision.recommended.name == "a"
     assert set(decision.differences) == {"a", "b"}
-
-
-def test_of_one_family_the_two_best():
-    networks = [result("CNN", right(150 + k), name=f"cnn{k}", validation=9.0 - k) for k in range(3)]
-    assert [network.name for network in judge(*networks).finalists] == ["cnn2", "cnn1"]
-    with pytest.raises(CapsellaError):
-        judge(networks[0])
 
 
 def test_uneven_classes_are_compared_by_balanced_accuracy():

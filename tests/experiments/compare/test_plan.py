@@ -60,12 +60,6 @@ class TestTime:
             assert made.total_seconds() <= 1.05 * 60 * minutes
         assert planned(0.02, 0.02, folds=1, minutes=1, seeds=3).seed_count == 3
 
-    def test_the_curve_takes_its_part(self, planned):
-        with_curve, without = planned(0.1, 0.1, minutes=30), planned(0.1, 0.1, minutes=30, curve=False)
-        assert (with_curve.shares, without.shares) == ((0.25, 0.5), ())
-        assert with_curve.epochs(with_curve.contenders[0]) < without.epochs(without.contenders[0])
-        assert without.total_seconds() == pytest.approx(with_curve.total_seconds(), rel=0.1)
-
 
 class TestFolds:
     def test_by_default_five(self, planned):
@@ -88,13 +82,6 @@ class TestFolds:
         assert len(made.folds) == 1
         assert [made.seeds(each) for each in made.contenders] == [(0, 1, 2), (0, 1, 2), (0,)]
 
-    def test_some_classes(self, planned):
-        made = planned(1e-3, 1e-3, classes=("red", "blue"))
-        assert made.splits.classes == ("blue", "red")
-        assert len(made.tested) == 24
-        unused = {key for key, row in made.folds[0].table.rows.items() if row.split == "unused"}
-        assert {key.partition("/")[0] for key in unused} == {"green"}
-
     def test_a_class_that_is_left_out_does_not_count(self, backbone, tmp_path, planned):
         folder = write_images(tmp_path / "own", {"a": 10, "b": 10, "single": 1})
         planned(1e-3, 1e-3)  # sets the speeds
@@ -116,9 +103,6 @@ class TestFolds:
             assert drawn[share] == {key for key in drawn[1.0] if key[: key.index("/") + 2] in groups[share]}
             for name, count in made.splits.train.counts().items():
                 assert share * count - 1 <= sum(key.startswith(name) for key in drawn[share]) <= share * count + 3
-
-    def test_more_images_show_smaller_differences(self, planned):
-        assert planned(1e-3, 1e-3).detectable < planned(1e-3, 1e-3, classes=("red", "blue")).detectable
 
 
 def test_every_network_gets_the_same(planned):
