@@ -133,11 +133,8 @@ def check_shortcuts(plan: Plan) -> list[Shortcut]:
 
 def _train(plan: Plan, shortcuts: Sequence[Shortcut], console: Console, started: float) -> Comparison:
     """Train and test every row, at its best learning rate, decide, and train the recommended network on all images."""
-    rows, factors, compute = (
-        plan.rows(),
-        RATES[plan.options.rates],
-        ComputeOptions(accelerator=plan.options.accelerator),
-    )
+    rows, factors = plan.rows(), RATES[plan.options.rates]
+    compute = ComputeOptions(accelerator=plan.options.accelerator)
     contenders = {contender.name: contender for contender in plan.contenders}
     estimates = {row.cost: plan.seconds(contenders[name], share) for (name, _, share), row in rows.items()}
     runner = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
