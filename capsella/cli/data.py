@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsella.cli.flags import parse, part_of, positional, settings
 from capsella.cli.screen import show
@@ -13,14 +13,11 @@ from capsella.training.flags import recipe_fields
 if TYPE_CHECKING:
     from capsella.data import DataOptions
 
-    Common = dict[str, Any]
-    All = dict[str, Any]
-else:
-    Common = settings(
-        *("data.size", "data.fit", "data.channels", "data.group", "data.validation", "data.test", "data.folds"),
-        *("data.split_file", "data.split_seed", "data.per_class", "data.skip_broken", "data.duplicates"),
-    )
-    All = settings(*(path for path in recipe_fields() if path.startswith("data.")))
+COMMON = (
+    *("data.size", "data.fit", "data.channels", "data.group", "data.validation", "data.test", "data.folds"),
+    *("data.split_file", "data.split_seed", "data.per_class", "data.skip_broken", "data.duplicates"),
+)
+ALL = [path for path in recipe_fields() if path.startswith("data.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +34,14 @@ class DataCommon:
     images: Annotated[str, *positional("IMAGES", "A folder, an .npz file or a named data set (capsella list data).")]
     out: Path | None = None
     """The contact sheet or the split file. Default: NAME-sheet.png or NAME-split.csv."""
-    given: Common = field(default_factory=dict)
+    given: settings(*COMMON) = field(default_factory=dict)  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(DataCommon):
     """All flags."""
 
-    given: All = field(default_factory=dict)
+    given: settings(*ALL) = field(default_factory=dict)  # type: ignore[valid-type]
 
 
 def run(arguments: list[str]) -> None:

@@ -3,16 +3,11 @@
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from capsella.cli.flags import Group, parse, part_of, positional, settings
 from capsella.cli.screen import console, show
 from capsella.experiments.search.options import SearchOptions
-
-if TYPE_CHECKING:
-    All = dict[str, Any]
-else:
-    All = settings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +35,7 @@ class SearchCommand(SearchCommon):
 
     space: Path | None = None
     """A Python file that sets `space` to a capsella.experiments.search.Space. Default: the recipe's own space."""
-    given: All = field(default_factory=dict)
+    given: settings() = field(default_factory=dict)  # type: ignore[valid-type]
 
 
 def run(arguments: list[str]) -> None:

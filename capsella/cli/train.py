@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from rich.console import Console
 
@@ -15,15 +15,10 @@ from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.plugins import load_plugin
 from capsella.ray_cluster import ClusterOptions, ray_session
 
-if TYPE_CHECKING:
-    Common = dict[str, Any]
-    All = dict[str, Any]
-else:
-    Common = settings(
-        *("model", "data", "data.size", "data.fit", "epochs", "batch_size", "optimizer.learning_rate", "data.folds"),
-        *("data.group", "data.skip_broken", "compute.accelerator"),
-    )
-    All = settings()
+COMMON = (
+    *("model", "data", "data.size", "data.fit", "epochs", "batch_size", "optimizer.learning_rate", "data.folds"),
+    *("data.group", "data.skip_broken", "compute.accelerator"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +41,14 @@ class TrainCommon:
     """Continue the interrupted training of this run."""
     plugin: Path | None = None
     """A Python file that registers a routing, network or recipe of your own."""
-    given: Common = field(default_factory=dict)
+    given: settings(*COMMON) = field(default_factory=dict)  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(TrainCommon):
     """All flags: every field of a recipe, the device, and the cluster."""
 
-    given: All = field(default_factory=dict)
+    given: settings() = field(default_factory=dict)  # type: ignore[valid-type]
     cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
     def __post_init__(self) -> None:

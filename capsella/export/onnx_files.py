@@ -137,8 +137,7 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
     """
     from onnxscript import optimizer
 
-    with _only_errors("torch.onnx"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _only_errors():
         program = torch.onnx.export(
             graph,
             (),
@@ -183,15 +182,15 @@ def _save(proto: Any, path: str | Path, description: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _only_errors(name: str | None = None) -> Iterator[None]:
-    """Hide a logger's messages below errors, by default those of the root logger, for the length of a block."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def _only_errors() -> Iterator[None]:
+    """Hide log messages below errors and all warnings for the length of a block."""
+    logging.disable(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        logger.setLevel(level)
+        logging.disable(logging.NOTSET)
 
 
 def load_onnx(path: str | Path, threads: int | None = None, output: str = "activations") -> Activations:

@@ -16,7 +16,6 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.data import folder, listing, loaded_source
-from capsella.experiments import runner
 from capsella.training import load_run, train
 from capsella.training.run import RunFolder
 from tests.cli.conftest import CAPSNET
@@ -110,25 +109,6 @@ class TestFolds:
         assert "--folds 3 --fold 2" in read(folded / "fold2", "result")["command"]
         assert cli("evaluate", folded / "fold2").code == 0
         assert read(folded / "fold2", "test")["errors"] == values["folds"][2]["errors"]
-
-    def test_an_interrupted_call_continues(self, cli, images, folded, tmp_path, monkeypatch):
-        words = ["train", *CAPSNET, "--data", images, *SHORT, "--folds", 3, "--out", tmp_path / "f"]
-        original, trained = runner.train_or_resume, []
-
-        def stopped(recipe, folder, *arguments):
-            if len(trained) == 2:
-                raise KeyboardInterrupt
-            trained.append(folder)
-            return original(recipe, folder, *arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(runner, "train_or_resume", stopped)
-            assert cli(*words).code == 130
-        stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "f").glob("fold*/summary.json")}
-        assert len(stamps) == 2
-        assert cli(*words).code == 0
-        assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
-        assert read(tmp_path / "f", "folds") == read(folded, "folds")
 
 
 def spawn(*words):

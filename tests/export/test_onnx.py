@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 
 import capsella
-from capsella.data import ImageSet
 from capsella.data.decoding import decode_files
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import PredictOptions, predict_table
@@ -27,7 +26,6 @@ from capsella.models import ImageClassifier, create_model
 from capsella.models.inference import predict_with_scores
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
 from tests.data.deep_files import planar, png16, tiff
-from tests.models.test_backbones import saved
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
@@ -129,21 +127,6 @@ class TestReducedPrecision:
         assert (written["precision"], written["calibration_images"], written["opset"]) == ("int8", 100, 18)
         with pytest.raises(ArgumentError):
             write_int8(source, tmp_path / "x", splits.train.subset([]), {})
-
-    def test_dense_layers_of_a_transformer_are_reduced(self, tmp_path):
-        """They read more than two dimensions, and are products of matrices in the file."""
-        folder = saved(tmp_path / "backbone", "dinov2")
-        model = create_model("backbone_linear", backbone=str(folder), image_size=42, classes=3).eval()
-        images = torch.rand(8, 3, 42, 42, generator=torch.Generator().manual_seed(0))
-        shown = ImageSet((255 * images).byte(), torch.zeros(8, dtype=torch.long), model.classes)
-        about = write_onnx(model, tmp_path / "a.onnx")
-        whole = sum(np.prod(weight.dims) for weight in onnx.load(tmp_path / "a.onnx").graph.initializer)
-        expected = model(images).activations.detach()
-        write_int8(tmp_path / "a.onnx", tmp_path / "int8.onnx", shown, about)
-        weights = onnx.load(tmp_path / "int8.onnx").graph.initializer
-        reduced = sum(np.prod(weight.dims) for weight in weights if weight.data_type == onnx.TensorProto.INT8)
-        assert reduced > 0.7 * whole
-        assert (load_onnx(tmp_path / "int8.onnx")(images) - expected).abs().max() < 0.1
 
     def test_votes_in_bfloat16_have_wider_limits(self):
         short = {"image_size": 17, "classes": 3}

@@ -6,7 +6,6 @@ import torch
 from PIL import Image
 
 from capsella.data import ImageSet, PairSet
-from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.evaluation import Evaluation
 from capsella.models import create_model
 from capsella.report import (
@@ -45,31 +44,6 @@ def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path, monkeyp
     pictures, _ = explain_images(capsnet, [folder], tmp_path / "out")
     names = [f"{name}_{view}.png" for name in ("cell", "Cell_2", "cell_3") for view in VIEWS]
     assert [path.name for path in pictures] == names
-
-
-def test_what_is_not_seen_of_a_file_is_told_and_too_much_is_refused(cnn, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
-    monkeypatch.setattr(cnn, "value_range", (0.0, 4095.0))
-    for name, bright in (("few", 40), ("most", 300)):
-        values = np.full((20, 20), 2000, np.uint16)
-        values.flat[:bright] = 60_000
-        Image.fromarray(values).save(tmp_path / f"{name}.png")
-    with pytest.warns(CapsellaWarning, match="10.0%"):
-        assert explain_images(cnn, [tmp_path / "few.png"], tmp_path / "out")[0]
-    with pytest.raises(CapsellaError, match="4095"):
-        explain_images(cnn, [tmp_path / "most.png"], tmp_path / "out")
-
-
-def test_of_a_stereo_pair_both_images_are_drawn():
-    torch.manual_seed(0)
-    model = create_model("sabour2017_capsnet", image_size=17, channels=2, classes=3)
-    image = torch.rand(2, 17, 17)
-    figures = image_figures(model, image, "x.png")
-    assert set(figures) == {"explained", "votes"}
-    sizes = [axes.images[0].get_array().shape for axes in figures["explained"].axes if axes.images]
-    assert sizes.count((17, 34)) == 2  # input and reconstruction
-    inputs = [axes.images[0].get_array() for axes in figures["explained"].axes if axes.get_title() == "input"]
-    np.testing.assert_array_equal(inputs[0], np.hstack(image.numpy()))
 
 
 def test_tweaks_go_as_far_as_the_papers_did(capsnet, matrix_capsnet):
