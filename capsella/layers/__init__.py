@@ -1,7 +1,14 @@
 """Modules that hold weights and call the functions in `capsella.routing`."""
 
-from capsella.layers.cluster import ClusterCapsules, PixelCapsules
-from capsella.layers.convolution import AttentionCapsules, AttentionStack, CapsuleConv2d, DenseCapsules, MeanCapsules
+from capsella.layers.convolution import (
+    AttentionCapsules,
+    AttentionStack,
+    CapsuleConv2d,
+    ClusterCapsules,
+    DenseCapsules,
+    MeanCapsules,
+    PixelCapsules,
+)
 from capsella.layers.decoders import (
     ConvolutionalDecoder,
     DenseDecoder,

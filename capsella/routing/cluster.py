@@ -22,7 +22,7 @@ from capsella.routing.backends import (
     warn_of_eager,
 )
 from capsella.routing.functional import is_traced
-from capsella.routing.reference.agreement import VARIANCE_EPSILON, cluster_routing_reference
+from capsella.routing.reference import VARIANCE_EPSILON, cluster_routing_reference
 
 BACKENDS = ("reference", "eager", "native")
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of votes that the native kernels read without conversion

@@ -16,7 +16,7 @@ from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.convolution import RoutingInputs, RoutingShape
 from capsella.routing.functional import check_iterations, check_shape, check_votes, length, squash
 from capsella.routing.recording import new_trace
-from capsella.routing.reference.agreement import dynamic_routing_reference
+from capsella.routing.reference import dynamic_routing_reference
 from capsella.routing.votes import DenseVotes, Votes
 from capsella.types import Capsules
 

@@ -15,7 +15,7 @@ from capsella.routing.base import ActivationKind, ProductRouting, Routed, regist
 from capsella.routing.convolution import RoutingInputs, capsule_votes
 from capsella.routing.functional import check_iterations, check_shape, check_votes
 from capsella.routing.recording import new_trace
-from capsella.routing.reference.agreement import LAYER_NORM_EPSILON, attend_reference
+from capsella.routing.reference import LAYER_NORM_EPSILON, attend_reference
 from capsella.routing.votes import DenseVotes, FusedVotes
 
 

@@ -12,7 +12,7 @@ from capsella.routing.base import ProductRouting, Routed, register_routing
 from capsella.routing.convolution import RoutingInputs
 from capsella.routing.functional import check_shape, check_votes, length, squash_exponential
 from capsella.routing.recording import new_trace
-from capsella.routing.reference.agreement import self_attention_routing_reference
+from capsella.routing.reference import self_attention_routing_reference
 from capsella.routing.votes import DenseVotes, FusedVotes
 
 

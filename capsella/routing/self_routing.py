@@ -12,7 +12,7 @@ from capsella.routing.base import ActivationKind, ProductRouting, Routed, regist
 from capsella.routing.convolution import RoutingInputs, by_window, capsule_votes
 from capsella.routing.functional import check_shape, check_votes
 from capsella.routing.recording import new_trace
-from capsella.routing.reference.agreement import LEAST_SUM, self_routing_reference
+from capsella.routing.reference import LEAST_SUM, self_routing_reference
 from capsella.routing.votes import DenseVotes, FusedVotes
 
 

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from capsella.layers import AttentionCapsules, AttentionStack, CapsuleConv2d, DenseCapsules
-from capsella.layers.convolution import PoseKind
 from capsella.routing import (
     DynamicRouting,
-    EMRouting,
     Geometry,
     InvertedAttentionRouting,
     RandomRouting,
@@ -77,26 +75,6 @@ def test_routing_is_float32_under_autocast(routing: Routing) -> None:
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("sd", [0.1, 0.01])
-@pytest.mark.parametrize(
-    ("pose_in", "pose_out", "pose", "routing", "near_identity"),
-    [
-        (16, 16, "matrix", EMRouting(), True),
-        (16, 16, "vector", EMRouting(), True),
-        (16, 8, "vector", EMRouting(), False),
-        (16, 16, "vector", DynamicRouting(), False),
-    ],
-)
-def test_first_weights(
-    pose_in: int, pose_out: int, pose: PoseKind, routing: Routing, near_identity: bool, sd: float
-) -> None:
-    layer = CapsuleConv2d(20, pose_in, 30, pose_out, 1, pose=pose, weight_sd=sd, routing=routing)
-    weight = layer.weight.detach()[0, 0]
-    mean = torch.eye(weight.shape[-2]) if near_identity else torch.zeros(weight.shape[-2:])
-    assert (weight.mean((0, 1)) - mean).abs().max() < 5 * sd / 600**0.5
-    assert (weight - mean).std().item() == pytest.approx(sd, rel=0.05)
-
-
 @pytest.mark.usefixtures("as_users_call")
 def test_refusals_name_the_argument() -> None:
     layer, dense = CapsuleConv2d(2, 3, 4, 5, kernel=3), DenseCapsules((3, 2), 4, 5, types_out=6, pose_out=7)
@@ -157,10 +135,3 @@ def test_one_after_the_other() -> None:
         routed = inverted_attention_routing(capsule_votes(conv)[0], **layer.routing_parameters, iterations=3)
         expected = conv.parents(routed.poses, routed.activations)
     torch.testing.assert_close(layers(u).poses, expected.poses)
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_export_of_a_stack() -> None:
-    layers, u = stack(2), stack_children()
-    exported = torch.export.export(layers, (u,)).module()
-    torch.testing.assert_close(exported(u).poses, layers(u).poses)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from capsella.layers import ConvolutionalDecoder, DenseDecoder, UpsizedConv2d, mask_all_but
+from capsella.layers import ConvolutionalDecoder, UpsizedConv2d, mask_all_but
 from capsella.types import Capsules
 
 
@@ -18,21 +18,6 @@ def test_all_but_the_target_are_masked() -> None:
         assert torch.equal(masked[b, 0, 0, t], capsules.poses[b, 0, 0, t])
         others = [k for k in range(4) if k != t]
         assert torch.equal(masked[b, 0, 0, others], torch.zeros(3, 5))
-
-
-def test_the_gradient_reaches_the_target_only() -> None:
-    capsules, target = class_capsules(), torch.tensor([2, 0, 3])
-    decoder = DenseDecoder(4, 5, (1, 6, 7))
-    decoder(mask_all_but(capsules, target)).sum().backward()
-    touched = capsules.poses.grad[:, 0, 0].abs().sum(2) > 0
-    assert torch.equal(touched, torch.nn.functional.one_hot(target, 4).bool())
-
-
-def test_figure_2() -> None:
-    linear = [layer for layer in DenseDecoder(10, 16, (1, 28, 28)).layers if isinstance(layer, torch.nn.Linear)]
-    assert [(layer.in_features, layer.out_features) for layer in linear] == [(160, 512), (512, 1024), (1024, 784)]
-    kinds = [type(layer).__name__ for layer in DenseDecoder(10, 16, (1, 28, 28)).layers]
-    assert kinds == ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear", "Sigmoid", "Unflatten"]
 
 
 def with_upsizings_apart(decoder: ConvolutionalDecoder) -> torch.nn.Sequential:

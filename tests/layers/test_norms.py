@@ -18,8 +18,7 @@ from capsella.layers import (
     PadCapsules,
 )
 from capsella.layers.norms import NormaliseCapsules
-from capsella.routing import ROUTINGS, EMRouting, LogisticRouting, VariationalRouting, record
-from capsella.training.step import exponential_average
+from capsella.routing import ROUTINGS, EMRouting, LogisticRouting, VariationalRouting
 from capsella.types import CapsuleLogits, Capsules
 
 LOGISTIC = sorted(name for name, routing in ROUTINGS.items() if issubclass(routing, LogisticRouting))
@@ -91,25 +90,6 @@ def test_finite_gradients(name: str, activation: float, scale: float) -> None:
     for tensor in (*out, poses.grad, *gradients):
         assert tensor is not None
         assert torch.isfinite(tensor).all()
-
-
-def test_statistics_are_saved_and_averaged(tmp_path: Path) -> None:
-    trained = layer()
-    average = exponential_average(trained, 0.5)
-    for _ in range(3):
-        trained(children())
-        average.update_parameters(trained)
-    names = [name for name in trained.state_dict() if "running" in name]
-    assert len(names) == 4
-    torch.save(trained.state_dict(), tmp_path / "weights")
-    again = layer()
-    again.load_state_dict(torch.load(tmp_path / "weights"))
-    u = children()
-    assert torch.equal(again.eval()(u).activations, trained.eval()(u).activations)
-    assert average.module.norm.poses.running_mean.abs().max() > 0
-    with record() as traces:
-        out = trained(u)
-    assert torch.equal(traces[0].activations[-1], out.activations.flatten(0, 2))  # normalised, as handed on
 
 
 def test_poses_are_normalised_element_by_element() -> None:

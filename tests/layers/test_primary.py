@@ -1,6 +1,5 @@
 """Primary capsules: which channel is what, first weights, and types of numbers."""
 
-import pytest
 import torch
 
 from capsella.layers import MatrixPrimaryCapsules, PrimaryCapsules
@@ -33,23 +32,6 @@ def test_uniform_couplings_capsules_share_each_vote_among_the_types() -> None:
     votes = (layer.conv(features) - layer.conv.bias[:, None, None]).unflatten(1, (1, 5, 3)).permute(0, 4, 5, 1, 2, 3)
     routed = dynamic_routing(votes.flatten(0, 2), iterations=1, bias=layer.conv.bias.unflatten(0, (5, 3)))
     torch.testing.assert_close(layer(features).poses.flatten(0, 2), routed.poses)
-
-
-def test_first_weights_of_uniform_couplings_capsules() -> None:
-    """Authors' code: normal, cut at twice the standard deviation of 0.1; biases 0.1."""
-    conv = PrimaryCapsules(64, types=8, pose=8, kernel=9, uniform_couplings=True).conv
-    assert float(conv.weight.detach().abs().max()) <= 0.2
-    assert float(conv.weight.detach().std()) == pytest.approx(0.088, abs=0.001)  # of a normal distribution cut at ±2
-    assert (conv.bias == 0.1).all()
-
-
-@pytest.mark.parametrize("uniform_couplings", [False, True])
-def test_weights_of_the_other_kind_are_refused(uniform_couplings: bool) -> None:
-    layer, other = (
-        PrimaryCapsules(4, 2, 3, uniform_couplings=even) for even in (uniform_couplings, not uniform_couplings)
-    )
-    with pytest.raises(RuntimeError, match=r"coupling"):
-        layer.load_state_dict(other.state_dict())
 
 
 def test_channels_become_poses_and_activations_of_the_same_pixel() -> None:

@@ -129,29 +129,6 @@ def test_statistics_of_a_frozen_backbone_are_not_adapted(folder):
         assert any(name.startswith("network.0.") for name in changed) == fine_tune
 
 
-def test_grey_images_are_repeated(folder):
-    grey = create_model("backbone_linear", backbone=str(folder), image_size=70, channels=1, classes=3).eval()
-    colour = create_model("backbone_linear", backbone=str(folder), image_size=70, channels=3, classes=3).eval()
-    colour.load_state_dict(grey.state_dict())
-    images = torch.rand(2, 1, 70, 70)
-    torch.testing.assert_close(grey(images).activations, colour(images.repeat(1, 3, 1, 1)).activations)
-
-
-@pytest.mark.parametrize(
-    ("folder", "image_size", "size", "maps"),
-    [
-        ("resnet", 128, (128, 128), (20, 4, 4)),
-        ("convnext", 32, (128, 128), (20, 4, 4)),
-        ("dinov2", (28, 42), (56, 84), (16, 4, 6)),
-    ],
-    indirect=["folder"],
-)
-def test_images_are_enlarged_to_four_positions(folder, image_size, size, maps):
-    model = create_model("backbone_linear", backbone=str(folder), image_size=image_size, classes=3)
-    description = backbone_of(model).description
-    assert (description.size, description.maps) == (size, maps)
-
-
 @pytest.mark.parametrize(
     ("name", "head"), [("he2016_resnet10", "backbone_linear"), ("mazzia2021_efficient_capsnet", "backbone_capsules")]
 )
@@ -242,11 +219,3 @@ def test_damaged_descriptions(folder, tmp_path):
         path.write_text(json.dumps(description))
         with pytest.raises(CapsellaError, match=r"model\.json"):
             ImageClassifier.from_pretrained(tmp_path / "saved")
-
-
-@pytest.mark.parametrize(("tied", "size", "classes"), [(True, 32, 2), (False, 128, 5), (True, 160, 12)])
-def test_class_capsules_start_where_the_squash_has_a_slope(folder, size, classes, tied):
-    model = create_model("backbone_capsules", backbone=str(folder), image_size=size, classes=classes, tied=tied)
-    lengths = model.train()(torch.rand(8, 3, size, size)).activations
-    assert 0.05 < lengths.mean() < 0.8
-    assert lengths.max() < 0.95

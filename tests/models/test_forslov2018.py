@@ -46,35 +46,3 @@ def test_defaults_are_those_of_the_thesis() -> None:
     routing = em.capsule_layers[0].routing
     assert (routing.competition, routing.standardise_costs) == ("types", True)
     assert [round(routing.inverse_temperature_at(t), 2) for t in range(3)] == [1.0, 1.95, 2.85]
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_batch_normalisation_sits_between_each_convolution_and_its_relu(head: str) -> None:
-    def kinds(**options: object) -> list[str]:
-        model = on_meta(f"forslov2018_{head}_init1", **options)
-        return [type(layer).__name__ for layer in (model.network if head.startswith("cnn") else model.backbone)]
-
-    plain, normalised = kinds(), kinds(batch_norm=True)
-    assert "BatchNorm2d" not in plain
-    assert [kind for kind in normalised if kind != "BatchNorm2d"] == plain
-    unpooled = [kind for kind in normalised if kind != "MaxPool2d"]
-    triples = zip(unpooled, unpooled[1:], unpooled[2:], strict=False)
-    assert list(triples).count(("FastConv2d", "BatchNorm2d", "ReLU")) == plain.count("FastConv2d")
-    if head.startswith("cnn"):
-        assert plain[-8:] == ["Flatten", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout", "Linear"]
-
-
-@pytest.mark.parametrize(
-    ("network", "options"),
-    [
-        ("forslov2018_emnet2_init2", {"pose_elements": 9}),
-        ("forslov2018_emnet2_init2", {"channels": 1, "reconstruction": True}),
-        ("forslov2018_emnet1_init1", {"types": 8, "stem_width": 8, "front_width": 16, "caps_width": 12, "kernel": 5}),
-    ],
-)
-def test_other_widths_poses_and_grey_images(network: str, options: dict[str, object]) -> None:
-    model = create_model(network, image_size=64, classes=4, **options)
-    output = model(torch.rand(1, model.channels, 64, 64))
-    assert output.capsules.poses.shape == (1, 1, 1, 4, options.get("pose_elements", 16))
-    if "types" in options:
-        assert sum(weight.numel() for weight in model.parameters()) < 30_000

@@ -20,15 +20,6 @@ def test_other_depths_and_routings(options: dict[str, object]) -> None:
             assert round(count_parameters(create_model("hahn2019_resnet20", layers=1)) / 1e6, 1) == 0.9  # their poster
 
 
-@pytest.mark.parametrize("name", ["hahn2019_resnet20", "hahn2019_convnet"])
-def test_couplings_start_uniform(name: str) -> None:
-    """Every class is as probable, as in the authors' code."""
-    model = create_model(name, width=4, types=4)
-    output = model(torch.rand(2, model.channels, 32, 32))
-    classes = len(model.classes)
-    torch.testing.assert_close(output.activations, torch.full((2, classes), 1 / classes))
-
-
 def test_the_loss_is_the_logarithm_of_the_activation() -> None:
     model = create_model("hahn2019_convnet", width=4, types=4, layers=2).eval()
     for parameter in model.capsule_layers[-1].parameters():

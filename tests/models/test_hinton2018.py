@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from capsella.layers import CropImages, JitterImages, StandardiseImages
 from capsella.models import MultiCrop, create_model
 from capsella.models.hinton2018 import CROPS
 from capsella.routing import EMRouting, UniformRouting
@@ -42,17 +41,6 @@ def test_ablations_are_options(options: dict[str, object]) -> None:
     unused = ("decoder", "routing_parameters")
     grads = [p.grad for path, p in model.named_parameters() if not any(part in path for part in unused)]
     assert all(grad is not None and grad.isfinite().all() and grad.abs().max() > 0 for grad in grads)
-
-
-def test_images_are_standardised_after_the_crop() -> None:
-    for name in (SMALL, "hinton2018_cnn"):
-        model = create_model(name, image_size=24, crop=20, brightness=0.3, contrast=0.2)
-        steps = list((model.backbone if "caps" in name else model.network)[0])
-        assert [type(step) for step in steps] == [CropImages, StandardiseImages, JitterImages]
-        assert (steps[2].brightness, steps[2].contrast) == (0.3, 0.2)
-    images = torch.rand(2, 1, 24, 24)
-    model.eval()
-    torch.testing.assert_close(model(images).activations, model(0.5 * images + 0.3).activations)
 
 
 def test_multiple_crops_are_the_mean_over_crops_at_the_offsets() -> None:

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.models import CapsuleClassifier, ImageClassifier, create_model
+from capsella.models import ImageClassifier, create_model
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 OPTIONS = {"image_size": [2, 2], "channels": 1, "classes": ["a", "b", "c"]}
@@ -37,11 +37,6 @@ def assert_fails(folder: Path, file: str) -> None:
 
 def test_who_may_read_one_file_may_read_both(folder: Path) -> None:
     assert len({(folder / name).stat().st_mode for name in (DESCRIPTION, WEIGHTS)}) == 1
-
-
-def test_a_cnn_is_no_capsule_network(folder: Path) -> None:
-    with pytest.raises(CapsellaError, match="ConvolutionalClassifier"):
-        CapsuleClassifier.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("name", [DESCRIPTION, WEIGHTS])

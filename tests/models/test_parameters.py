@@ -190,9 +190,3 @@ def test_table_2_of_forslov2018_decoder(head: str, CT: int) -> None:
     assert weights(decoder) + 6 * 6 * 128 * 256 == 4_521_252 + 675 * CT
     with torch.device("meta"):  # the other reading of the misprint
         assert weights(ConvolutionalDecoder(CT, (3, 224, 224), hidden=(64, 256, 256))) == 4_816_164 + 675 * CT
-
-
-def test_capsules_of_forslov2018_have_as_many_weights_at_any_size() -> None:
-    for head in ("capsnet1", "capsnet2", "emnet1", "emnet2"):
-        sizes = (64, 150, 224, (300, 450))
-        assert len({weights(on_meta(f"forslov2018_{head}_init1", image_size=size)) for size in sizes}) == 1

@@ -35,13 +35,6 @@ def test_gradients_of_every_routing_reach_the_convolutions(routing):
     assert kind not in primary or type(model.primary) is primary[kind]
 
 
-@pytest.mark.parametrize(("routing", "size"), [("dynamic", 20), ("self_attention", 32), ("uniform", 48)])
-def test_lengths_start_where_the_squash_has_a_slope(routing, size):
-    options = {"image_size": size, "channels": 2, "classes": 5, "routing": {"name": routing}}
-    lengths = create_model("benchmark_capsnet", **options).train()(torch.rand(8, 2, size, size)).activations
-    assert 0.2 < lengths.min() < lengths.max() < 0.95
-
-
 def test_the_width_is_saved_and_finding_it_draws_no_random_numbers(tmp_path):
     torch.manual_seed(0)
     model = create_model("benchmark_pooling", classes=3)

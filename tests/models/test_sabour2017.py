@@ -24,16 +24,6 @@ def test_activations_are_lengths_and_no_softmax() -> None:
     assert (output.activations.sum(1) - 1).abs().min() > 1e-3
 
 
-def test_activations_of_cnns() -> None:
-    """The baselines end in a softmax; that for MultiMNIST has a logistic for each class."""
-    images = torch.rand(2, 1, 8, 8)
-    output = create_model("sabour2017_multimnist_cnn", image_size=8)(images)
-    torch.testing.assert_close(output.activations, output.logits.sigmoid())
-    output = create_model("sabour2017_cnn", image_size=8)(images)
-    torch.testing.assert_close(output.activations, output.logits.softmax(1))
-    assert output.capsules is None
-
-
 def test_the_decoder_sees_the_true_class_in_training_and_the_longest_otherwise() -> None:
     model = create_model("sabour2017_capsnet", image_size=17, classes=3)
     images = torch.rand(2, 1, 17, 17)

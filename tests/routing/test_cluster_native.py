@@ -1,7 +1,6 @@
 """The C++ kernels of cluster routing against eager float64: as near as eager float32 is, for every instruction set."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -65,21 +64,6 @@ def test_no_value_comes_from_memory_never_written(request: pytest.FixtureRequest
     expected = run(drawn(LARGE).float(), "native")
     request.getfixturevalue("nan_in_new_memory")
     assert same_bits(run(drawn(LARGE).float(), "native"), expected)
-
-
-def test_derivatives_that_the_kernels_do_not_know_are_eager_s() -> None:
-    votes, direction = drawn(LARGE).float(), drawn(LARGE).float().flip(0)
-
-    def length(V: Tensor, backend: str) -> Tensor:
-        return cluster_routing(V, backend=backend).poses.square().sum()
-
-    forward = [
-        torch.func.jvp(partial(length, backend=backend), (votes,), (direction,))[1] for backend in ("auto", "eager")
-    ]
-    assert forward[0] == forward[1] != 0
-    assert same_bits(*([torch.func.grad(length)(votes, backend)] for backend in ("auto", "eager")))
-    with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
-        torch.func.grad(length)(votes, "native")
 
 
 def test_second_derivatives_are_refused() -> None:

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.layers import CapsuleConv2d
 from capsella.routing import EMRouting, Geometry, RoutingInputs, em_routing, record
 from capsella.routing.convolution import bfloat16_factors
-from capsella.types import Capsules
 from tests.routing.helpers import (
     LAYERS,
     Layer,
@@ -19,7 +17,6 @@ from tests.routing.helpers import (
     gradients,
     learned,
     route,
-    same_bits,
     with_gradients,
 )
 
@@ -186,23 +183,6 @@ def test_eager_convolutions_are_the_reference(name: str, competition: Any) -> No
     assert_close(gradients(ours, inputs, unused=True), gradients(expected, inputs, unused=True))
 
 
-@pytest.mark.parametrize("backend", ["eager", "auto"])
-def test_a_scaled_beta_a_is_the_product(backend: Any) -> None:
-    """A layer learns b and the procedure gets s·b, in every backend, gradients included."""
-    poses, a = torch.randn(2, 4, 6, 2, 16), torch.rand(2, 4, 6, 2)
-    weight, b = torch.randn(2, 3, 2, 3, 4, 4), torch.randn(3)
-    conv = RoutingInputs(poses, a, weight, Geometry((2, 3), matrix=True))
-    scaled, plain, beta_u = b.clone().requires_grad_(), (300 * b).requires_grad_(), torch.randn(3)
-    results = [
-        EMRouting(beta_a_scale=scale, backend=backend).route_windows(conv, beta_u=beta_u, beta_a=x)
-        for scale, x in ((300.0, scaled), (None, plain))
-    ]
-    torch.testing.assert_close(*results)
-    for result in results:
-        result.activations.square().sum().backward()
-    torch.testing.assert_close(scaled.grad, 300 * plain.grad)
-
-
 @pytest.mark.parametrize("backend", ["eager", "reference"])
 def test_votes_in_bfloat16_are_those_of_rounded_factors(backend: Any) -> None:
     for name in ("2×2 poses", "tied"):
@@ -231,23 +211,6 @@ def test_rounding_is_to_the_nearest_even_and_gradients_pass_unrounded(dtype: tor
     assert torch.equal(torch.autograd.grad((slope * conv.poses).sum(), poses)[0], slope.expand_as(poses))
 
 
-@pytest.mark.parametrize("backend", ["auto", "eager"])
-def test_votes_are_rounded_only_on_request(backend: Any) -> None:
-    """Neither by default nor because a network runs under autocast."""
-    layer, tensors = LAYERS["4×4 poses"], learned(EMRouting(), LAYERS["4×4 poses"])
-    default, plain, reduced = (
-        with_gradients(EMRouting(backend=backend, **options), layer, tensors, torch.float32)
-        for options in ({}, {"votes": "float32"}, {"votes": "bfloat16"})
-    )
-    assert same_bits(default, plain)
-    assert not same_bits(plain, reduced)
-    module = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=EMRouting(backend=backend))
-    children = Capsules(torch.randn(2, 3, 3, 2, 4), torch.rand(2, 3, 3, 2))
-    expected = module(children)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert same_bits(module(children), expected)
-
-
 def test_tight_cluster_far_from_zero() -> None:
     """σ² taken as Σ s V² − μ² would be rounding noise here: votes 1000 ± 0.1 in float32."""
     noise = torch.randn(1, 50, 1, 4)
@@ -256,10 +219,3 @@ def test_tight_cluster_far_from_zero() -> None:
         for center in (0.0, 1000.0)
     )
     torch.testing.assert_close(near.activations, far.activations, rtol=1e-2, atol=0.0)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("options", [{"competition": "none"}, {"beta_a_scale": 0}, {"votes": "bf16"}])
-def test_options_out_of_range(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(options))}: must"):
-        EMRouting(**options)

@@ -9,20 +9,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from capsella import _native
 from capsella.layers import CapsuleConv2d
-from capsella.routing import EMRouting, Geometry, HeinsenRouting, Routing, RoutingInputs, VariationalRouting
+from capsella.routing import EMRouting, HeinsenRouting, Routing, RoutingInputs, VariationalRouting
 from capsella.types import Capsules
 from tests.routing.helpers import (
     CONV,
     LAYERS,
-    Layer,
     asking,
     error,
     kernel_cases,
     learned,
     needs_kernels,
-    route,
     same_bits,
     with_gradients,
 )
@@ -121,32 +118,6 @@ def test_memory_never_written_and_strided_inputs(request: pytest.FixtureRequest,
     assert not any(strided[key].is_contiguous() for key in ("poses", "weight"))
     request.getfixturevalue("nan_in_new_memory")
     assert same_bits(run(kind, "4×4 poses", tensors=strided), expected)
-
-
-@each_kind
-def test_auto_is_native_for_float32_alone(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    auto, native, eager = (run(kind, "4×4 poses", backend) for backend in ("auto", "native", "eager"))
-    assert same_bits(auto, native)
-    assert not same_bits(native, eager)
-    assert same_bits(*(run(kind, "4×4 poses", backend, torch.float64) for backend in ("auto", "eager")))
-    monkeypatch.setattr(_native, "UNAVAILABLE", "not built")
-    assert same_bits(run(kind, "4×4 poses", "auto"), eager)
-    with pytest.raises(ValueError, match="'native' cannot run here: not built"):
-        run(kind, "4×4 poses")
-
-
-def test_tensors_that_the_kernels_do_not_take() -> None:
-    layer = Layer(1, (3, 3), Geometry((2, 2), matrix=True), (2, 4), (3, 4))
-    for change in ({"dtype": torch.float64}, {"device": "meta"}):
-        tensors = {key: x.float().to(**change) for key, x in learned(EMRouting(), layer).items()}
-        with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
-            route(EMRouting(backend="native"), layer.geometry, tensors)
-    for p, offset in ((17 * 17, None), (4, torch.zeros(3, 3, 4, requires_grad=True))):
-        large = layer._replace(children=(1, p), parents=(2, p))
-        tensors = {key: x.float() for key, x in learned(EMRouting(), large).items()} | {"vote_offset": offset}
-        assert route(EMRouting(iterations=1), large.geometry, tensors)[0].isfinite().all()  # by eager
-        with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
-            route(EMRouting(backend="native"), large.geometry, tensors)
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ import capsella
 from capsella import create_model
 from capsella.errors import ArgumentError
 from capsella.evaluation.attacks import has_class_capsules, vote_log_odds
-from capsella.layers import CapsuleConv2d, DenseCapsules
+from capsella.layers import DenseCapsules
 from capsella.routing import (
     ROUTINGS,
     DynamicRouting,
@@ -31,7 +31,6 @@ from capsella.routing import (
     routing_from_dict,
 )
 from capsella.routing.base import register_routing
-from capsella.types import Capsules
 
 OPTIONS: list[Routing] = [
     DynamicRouting(iterations=2, bias=True, leaky=True),
@@ -61,38 +60,6 @@ def test_the_nearest_name_is_suggested(saved: dict[str, Any], got: str, meant: s
         routing_from_dict(saved)
     assert error.value.got == got
     assert meant in error.value.hint
-
-
-LEARNED: list[tuple[Routing, dict[str, tuple[int, ...]]]] = [
-    (DynamicRouting(bias=True), {"bias": (3, 4)}),
-    (EMRouting(cost_scale=9.0, inverse_temperature=0.3), {"beta_u": (3,), "beta_a": (3,)}),
-    (HeinsenRouting(), {"beta_use": (4, 3), "beta_ignore": (4, 3), "bias": (4, 3, 4)}),
-    (HeinsenRouting(shared=True, bias=False), {"beta_use": (1, 3), "beta_ignore": (1, 3)}),
-    (InvertedAttentionRouting(), {"scale": (4,), "shift": (4,)}),
-    (SelfAttentionRouting(), {"prior": (4, 3)}),
-    (SelfAttentionRouting(prior=False), {}),
-    (SelfRouting(), {"weight": (4, 3, 4), "bias": (4, 3)}),
-    (VariationalRouting(), {"bias": (3,)}),
-    (VariationalRouting(bias=False), {}),
-]
-
-
-@pytest.mark.parametrize(("routing", "shapes"), LEARNED)
-def test_layers_learn_the_parameters_of_their_routing(routing: Routing, shapes: dict[str, tuple[int, ...]]) -> None:
-    """A convolution shares them among its windows; a dense layer is one window of it."""
-    layer = CapsuleConv2d(2, 4, 3, 4, kernel=(2, 1), pose="matrix", routing=routing)
-    assert {name: tuple(x.shape) for name, x in layer.routing_parameters.items()} == shapes
-    for parameter in layer.routing_parameters.values():
-        torch.nn.init.normal_(parameter)
-    children = Capsules(torch.randn(2, 3, 2, 2, 4), torch.rand(2, 3, 2, 2))
-    out = layer(children)
-    dense = DenseCapsules((2, 1), 2, 4, 3, 4, pose="matrix", routing=replace(routing))
-    dense.load_state_dict(layer.state_dict())
-    if routing.name != "em":  # whose windows compete
-        corner = dense(Capsules(children.poses[:, 1:, 1:], children.activations[:, 1:, 1:]))
-        torch.testing.assert_close(corner.poses[:, 0, 0], out.poses[:, 1, 1])
-    ((out.poses * torch.randn(4)).sum() + out.activations[..., 0].sum()).backward()
-    assert all(parameter.grad.abs().max() > 0 for parameter in layer.parameters())
 
 
 @pytest.mark.usefixtures("as_users_call")

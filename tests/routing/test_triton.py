@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import capsella
-from capsella.routing import DynamicRouting, EMRouting, Geometry, RoutingInputs, backends
+from capsella.routing import DynamicRouting, EMRouting, Geometry, RoutingInputs
 
 pytest.importorskip("triton")  # published for Linux alone
 
@@ -77,22 +77,6 @@ def test_outputs_and_gradients(name: str, routing: Any) -> None:
     assert_close(run(layer, tensors, "triton", routing), run(layer, tensors, "eager", routing))
 
 
-@pytest.mark.parametrize(
-    "routing",
-    [
-        EMRouting(iterations=2, competition="types", standardise_costs=True, inverse_temperature=20.0),
-        EMRouting(iterations=2, start="random", variance_floor=0.5),
-        EMRouting(iterations=3, early_likelihood_weight=0.2, inverse_temperature=1.0),
-        DynamicRouting(iterations=3, leaky=True),
-    ],
-    ids=str,
-)
-def test_options_against_the_reference(routing: Any) -> None:
-    layer = Layer(1, (3, 1), Geometry((2, 1), (1, 1), matrix=True), (2, 4), (3, 4))
-    tensors = inputs(layer)
-    assert_close(run(layer, tensors, "triton", routing), run(layer, tensors, "reference", routing))
-
-
 @pytest.mark.parametrize(("name", "batch"), [("3×3 poses, rows left over", 3), ("tied windows", 5)])
 def test_many_tiles(name: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks of windows and of parents, chunks of children and groups, the last of each not full."""
@@ -117,20 +101,6 @@ def test_computes_in_float32(dtype: torch.dtype, routing: Any) -> None:
         assert ours.dtype == (torch.float32 if k < 2 else dtype)
         # Both sum in float32, in different orders, and routing magnifies what they round: either may be the luckier.
         assert error(ours, truth) < max(1e-5, 20 * error(theirs, truth)) + (rounding if k >= 2 else 0)
-
-
-def test_needs_a_gpu_and_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = Layer(1, (1, 1), Geometry((1, 1)), (1, 2), (1, 2))
-    tensors = {name: tensor.cpu() for name, tensor in inputs(layer).items()}
-    monkeypatch.setattr(kernels, "INTERPRETED", False)
-    with pytest.raises(ValueError, match=r"^backend: must .*cpu"):
-        run(layer, tensors, "triton", DYNAMIC)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ValueError, match=r"^backend: 'triton' cannot run here: .*cpu"):
-        run(layer, tensors, "triton", EM)
-    monkeypatch.setattr(backends, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"^backend: 'triton' cannot run here: .*package triton"):
-        run(layer, tensors, "triton", DYNAMIC)
 
 
 # Triton's compiler refuses much that the interpreter takes, and needs no GPU to say so.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from capsella.routing.convolution import RoutingInputs
-from capsella.routing.reference.agreement import softmax_reference
+from capsella.routing.reference import softmax_reference
 
 STANDARDISED_COST_EPSILON = 1e-8  # of Forslöv 2018, inside the square root: equal costs have a zero value and gradient
 Links = dict[tuple[int, int], Tensor]  # a value for every child i and parent j that are linked
