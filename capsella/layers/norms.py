@@ -7,42 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from capsella.errors import check_minimum, unknown_name
+from capsella.errors import check_minimum
 from capsella.types import CapsuleLogits, Capsules, check_children
 
-Norm = Literal["batch", "group"]
 ParentNorm = Literal["batch"]
-GROUP = 16  # channels per group (Wu and He 2018, Table 3), or all if there are fewer
-
-
-def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
-    """Return a normalisation with scale and shift for maps [b channels h w].
-
-    "batch" normalises over all images of a batch, and by running statistics in evaluation mode (Ioffe and Szegedy
-    2015), "group" over the pixels of `GROUP` channels of one image (Wu and He 2018), so images of another domain are
-    normalised by their own statistics.
-
-    Raises:
-        ValueError: an unknown `kind`, or `channels` that are below 1 or not a multiple of the number of groups.
-    """
-    check_minimum(1, channels=channels)
-    if kind == "batch":
-        return nn.BatchNorm2d(channels, eps=eps)
-    if kind == "group":
-        groups = max(1, channels // GROUP)
-        return GroupNorm(groups, channels, eps=eps)
-    raise unknown_name("norm", kind, ("batch", "group"))
-
-
-class GroupNorm(nn.GroupNorm):
-    """PyTorch's group normalisation with a workaround for maps stored channels last that need no gradient.
-
-    On a CPU, PyTorch's backward pass crashes the process for such maps, e.g. after frozen layers.
-    """
-
-    def forward(self, maps: Float[Tensor, "b channels h w"]) -> Float[Tensor, "b channels h w"]:
-        """Normalise the maps."""
-        return super().forward(maps if maps.requires_grad or not torch.is_grad_enabled() else maps.contiguous())
 
 
 class NormaliseCapsules(nn.Module):
@@ -128,20 +96,15 @@ class PadCapsules(nn.Module):
 
 
 class NormalisePoses(nn.Module):
-    """A normalisation of poses, where each element of each capsule type is a feature map; see `norm_layer`.
+    """Batch normalisation of poses, where each element of each capsule type is a feature map.
 
     Shapes: Capsules(poses [b h w types pose], activations [b h w types]) → the same; activations stay as they are.
-
-    Args:
-        types: capsule types.
-        pose: pose elements of each type.
-        norm: batch or group.
     """
 
-    def __init__(self, types: int, pose: int, norm: Norm = "batch") -> None:
+    def __init__(self, types: int, pose: int) -> None:
         super().__init__()
         self.types, self.pose = types, pose
-        self.norm = norm_layer(norm, types * pose)
+        self.norm = nn.BatchNorm2d(types * pose)
 
     def forward(self, capsules: Capsules) -> Capsules:
         """Normalise poses as maps, in which channel t·pose + k is element k of type t.
@@ -150,7 +113,7 @@ class NormalisePoses(nn.Module):
             ValueError: capsules of other types or pose elements.
         """
         check_children(capsules, self.types, self.pose)
-        poses = capsules.poses.to(cast(Tensor, self.norm.weight).dtype)  # a capsule layer returns at least float32
+        poses = capsules.poses.to(self.norm.weight.dtype)  # a capsule layer returns at least float32
         maps: Tensor = self.norm(poses.flatten(3).permute(0, 3, 1, 2))
         return Capsules(maps.permute(0, 2, 3, 1).reshape(capsules.poses.shape), capsules.activations)
 

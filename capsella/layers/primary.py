@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.layers.fast_convolution import FastConv2d, fast_conv2d
-from capsella.layers.norms import Norm, NormaliseCapsules, ParentNorm, he_init_, norm_layer, trunc_normal_init_
+from capsella.layers.norms import NormaliseCapsules, ParentNorm, he_init_, trunc_normal_init_
 from capsella.routing import length, squash, squash_exponential
 from capsella.types import CapsuleLogits, Capsules, at_least_float32
 
@@ -150,7 +150,7 @@ class MatrixPrimaryCapsules(nn.Module):
 
 
 class NormalisedPrimaryCapsules(nn.Module):
-    """`MatrixPrimaryCapsules` with a normalisation in place of the biases (Hahn et al. 2019, their code).
+    """`MatrixPrimaryCapsules` with batch normalisation in place of the biases (Hahn et al. 2019, their code).
 
     Shapes: [b in_channels height width] → Capsules(poses [b height width types pose], activations [b height width
     types]).
@@ -160,16 +160,15 @@ class NormalisedPrimaryCapsules(nn.Module):
         types: capsule types.
         pose: pose elements of each.
         kernel: rows and columns of the kernel, an odd number; zero padding keeps the grid as large as the maps.
-        norm: the normalisation of all output channels.
     """
 
-    def __init__(self, in_channels: int, types: int, pose: int, kernel: int = 3, norm: Norm = "batch") -> None:
+    def __init__(self, in_channels: int, types: int, pose: int, kernel: int = 3) -> None:
         super().__init__()
         check_argument(kernel % 2 == 1, "be an odd number", kernel=kernel)
         self.types, self.pose = types, pose
         width = types * (pose + 1)
         conv = nn.Conv2d(in_channels, width, kernel, padding=kernel // 2, bias=False)
-        self.maps = nn.Sequential(conv, norm_layer(norm, width))
+        self.maps = nn.Sequential(conv, nn.BatchNorm2d(width))
         he_init_(self)
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:

@@ -18,7 +18,6 @@ from capsella.layers import (
     he_init_,
 )
 from capsella.layers.convolution import WEIGHT_SD
-from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import ImageClassifier, grid_after, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.models.he2016 import ResidualBlock
@@ -42,7 +41,6 @@ def _resnet20_network(
     types: int = 32,
     pose: int = 16,
     layers: int = 2,
-    norm: Norm = "batch",
 ) -> ImageClassifier:
     """Build ResNet-20 with capsules or average pooling.
 
@@ -54,20 +52,19 @@ def _resnet20_network(
         pose: elements of each pose.
         layers: capsule layers after the primary capsules, including the class capsules; the authors' networks have 1
             or 2.
-        norm: normalisation of all convolutions, and of the poses between capsule layers; "batch" in the paper.
 
     Raises:
         ArgumentError: `width`, `types`, `pose` or `layers` below 1, or an image without pixels.
     """
     check_minimum(1, width=width, types=types, pose=pose, layers=layers)
     grid = grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
-    backbone = _resnet20(channels, width, norm)
+    backbone = _resnet20(channels, width)
     if not capsules:
         return _with_mean(backbone, 4 * width, len(classes))
     he_init_(backbone)
     strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
-    convolutions, grid = _capsule_convolutions(grid, strides, types, pose, routing, norm)
-    primary = NormalisedPrimaryCapsules(4 * width, types, pose, norm=norm)
+    convolutions, grid = _capsule_convolutions(grid, strides, types, pose, routing)
+    primary = NormalisedPrimaryCapsules(4 * width, types, pose)
     last = _class_capsules(grid, types, pose, len(classes), routing)
     return CapsuleClassifier(backbone, primary, nn.Sequential(*convolutions, last), scores=LogActivations())
 
@@ -83,7 +80,6 @@ def _convolutional_network(
     types: int = 32,
     pose: int = 16,
     layers: int = 1,
-    norm: Norm = "batch",
     crop: int | None = None,
     standardise: bool = False,
     brightness: float = 0.0,
@@ -95,7 +91,7 @@ def _convolutional_network(
 
     Args:
         image_size: (height, width), at least 1×1; the authors' is 32×32, cut from 48×48.
-        routing, types, pose, layers, norm: as for `hahn2019_resnet20`.
+        routing, types, pose, layers: as for `hahn2019_resnet20`.
         width: channels of the first of six convolutions; the last has 8 times as many.
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
@@ -105,12 +101,12 @@ def _convolutional_network(
     check_minimum(1, width=width, types=types, pose=pose, layers=layers)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
-    backbone = nn.Sequential(prepare, *_convolutions(channels, width, norm))
+    backbone = nn.Sequential(prepare, *_convolutions(channels, width))
     if not capsules:
         return _with_mean(backbone, 8 * width, len(classes))
     he_init_(backbone)
-    convolutions, grid = _capsule_convolutions(grid, (1,) * (layers - 1), types, pose, routing, norm)
-    primary = NormalisedPrimaryCapsules(8 * width, types, pose, norm=norm)
+    convolutions, grid = _capsule_convolutions(grid, (1,) * (layers - 1), types, pose, routing)
+    primary = NormalisedPrimaryCapsules(8 * width, types, pose)
     last = _class_capsules(grid, types, pose, len(classes), routing)
     return CapsuleClassifier(backbone, primary, nn.Sequential(*convolutions, last), scores=LogActivations())
 
@@ -143,23 +139,23 @@ register_variant(
 )
 
 
-def _resnet20(channels: int, width: int, norm: Norm) -> nn.Sequential:
+def _resnet20(channels: int, width: int) -> nn.Sequential:
     """Return ResNet-20 up to its last maps of 4·width channels (He et al. 2016, §4.2, option A)."""
-    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
+    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     before = width
     for times, stride in BLOCKS:
-        body.append(ResidualBlock(before, times * width, stride, norm, projection=False))
+        body.append(ResidualBlock(before, times * width, stride, projection=False))
         before = times * width
     return nn.Sequential(*body)
 
 
-def _convolutions(channels: int, width: int, norm: Norm) -> nn.Sequential:
+def _convolutions(channels: int, width: int) -> nn.Sequential:
     """Return the six convolutions for smallNORB, up to their last maps of 8·width channels."""
     body: list[nn.Module] = []
     before = channels
     for times, stride in CONVOLUTIONS:
         convolution = nn.Conv2d(before, times * width, 3, stride, padding=1, bias=False)
-        body += [convolution, norm_layer(norm, times * width), nn.ReLU()]
+        body += [convolution, nn.BatchNorm2d(times * width), nn.ReLU()]
         before = times * width
     return nn.Sequential(*body)
 
@@ -170,7 +166,7 @@ def _with_mean(backbone: nn.Sequential, width: int, classes: int) -> Convolution
 
 
 def _capsule_convolutions(
-    grid: tuple[int, int], strides: Sequence[int], types: int, pose: int, routing: Routing, norm: Norm
+    grid: tuple[int, int], strides: Sequence[int], types: int, pose: int, routing: Routing
 ) -> tuple[list[nn.Module], tuple[int, int]]:
     """Return a padded and normalised 3×3 capsule convolution for each of `strides`, and the grid after them."""
     # Kaiming's standard deviation, with the fan-in of the authors' weights [children, types·pose, pose].
@@ -178,7 +174,7 @@ def _capsule_convolutions(
     layers: list[nn.Module] = []
     for stride in strides:
         convolution = CapsuleConv2d(types, pose, types, pose, 3, stride, weight_sd=sd, routing=routing)
-        layers += [PadCapsules(1), convolution, NormalisePoses(types, pose, norm)]
+        layers += [PadCapsules(1), convolution, NormalisePoses(types, pose)]
     return layers, grid_after(grid, [(1, stride) for stride in strides])
 
 

@@ -4,7 +4,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import check_minimum
-from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.forslov2018 import CELLS
@@ -19,23 +18,21 @@ class ResidualBlock(nn.Module):
     convolution (option B), or a `PaddedShortcut` without `projection` (option A).
     """
 
-    def __init__(
-        self, channels_in: int, channels_out: int, stride: int, norm: Norm = "batch", projection: bool = True
-    ) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int, projection: bool = True) -> None:
         super().__init__()
         self.residual = nn.Sequential(
             nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False),
-            norm_layer(norm, channels_out),
+            nn.BatchNorm2d(channels_out),
             nn.ReLU(),
             nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
-            norm_layer(norm, channels_out),
+            nn.BatchNorm2d(channels_out),
         )
         self.shortcut: nn.Module
         if (channels_in, stride) == (channels_out, 1):
             self.shortcut = nn.Identity()
         elif projection:
             convolution = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
-            self.shortcut = nn.Sequential(convolution, norm_layer(norm, channels_out))
+            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(channels_out))
         else:
             self.shortcut = PaddedShortcut(channels_in, channels_out, stride)
 
@@ -69,7 +66,6 @@ def he2016_resnet10(
     classes: tuple[str, ...] = CELLS,
     width: int = 24,
     dropout: float = 0.0,
-    norm: Norm = "batch",
 ) -> ConvolutionalClassifier:
     """Residual network of ten layers with about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
 
@@ -81,7 +77,6 @@ def he2016_resnet10(
         image_size: (height, width), at least 8×8.
         width: channels of the first stage.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
-        norm: normalisation of the convolutions; "batch" in the paper.
 
     Raises:
         ArgumentError: `width` below 1, or an image too small for three halvings.
@@ -89,11 +84,11 @@ def he2016_resnet10(
     check_minimum(1, width=width)
     grid_after(image_size, [(2, 2)] * 3)  # each of the last three stages halves the maps
     network = nn.Sequential(
-        *_first_layers(image_size, channels, width, norm),
-        ResidualBlock(width, width, 1, norm),
-        ResidualBlock(width, 2 * width, 2, norm),
-        ResidualBlock(2 * width, 4 * width, 2, norm),
-        ResidualBlock(4 * width, 8 * width, 2, norm),
+        *_first_layers(image_size, channels, width),
+        ResidualBlock(width, width, 1),
+        ResidualBlock(width, 2 * width, 2),
+        ResidualBlock(2 * width, 4 * width, 2),
+        ResidualBlock(4 * width, 8 * width, 2),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Dropout(dropout),
@@ -102,9 +97,9 @@ def he2016_resnet10(
     return ConvolutionalClassifier(network)
 
 
-def _first_layers(image_size: tuple[int, int], channels: int, width: int, norm: Norm) -> list[nn.Module]:
+def _first_layers(image_size: tuple[int, int], channels: int, width: int) -> list[nn.Module]:
     """Return the layers before the first block."""
     if min(image_size) < PHOTOGRAPH:
-        return [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
+        return [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     convolution = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
-    return [convolution, norm_layer(norm, width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    return [convolution, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]

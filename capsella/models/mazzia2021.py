@@ -7,7 +7,6 @@ from torch import nn
 
 from capsella.errors import check_minimum
 from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, FastConv2d, he_init_
-from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import grid_after, register_model, register_variant
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.routing import Routing, SelfAttentionRouting
@@ -28,7 +27,6 @@ def mazzia2021_efficient_capsnet(
     class_weight_sd: float | None = None,
     reconstruction: bool = True,
     halve_from: int | None = None,
-    norm: Norm = "batch",
     decoder_width: int = 1024,
     for_pairs: bool = False,
 ) -> CapsuleClassifier:
@@ -45,7 +43,6 @@ def mazzia2021_efficient_capsnet(
         reconstruction: add the decoder.
         halve_from: the first convolution has stride 2 if the shorter side has at least this many pixels; None for
             stride 1.
-        norm: normalisation of the convolutions; "batch" in the paper.
         decoder_width: units of the decoder's second hidden layer; the first has half as many.
         for_pairs: build the authors' network for MultiMNIST: the third convolution has stride 2, too, and the primary
             capsules have a 5×5 kernel.
@@ -55,7 +52,7 @@ def mazzia2021_efficient_capsnet(
     """
     check_minimum(2, decoder_width=decoder_width)
     strides, grid = _geometry(image_size, halve_from, for_pairs)
-    backbone = _backbone(channels, strides, norm)
+    backbone = _backbone(channels, strides)
     primary = DepthwisePrimaryCapsules(TYPES, POSE, grid, min(PAIR_KERNEL, *grid) if for_pairs else None)
     # Keras takes all axes but the last of the weights [classes, children, 8, 16] as the fan-in.
     sd = math.sqrt(2 / (len(classes) * TYPES * POSE)) if class_weight_sd is None else class_weight_sd
@@ -75,13 +72,12 @@ def _convolutions_alone(
     channels: int = 1,
     classes: tuple[str, ...] = tuple("0123456789"),
     halve_from: int | None = None,
-    norm: Norm = "batch",
 ) -> ConvolutionalClassifier:
     """Build the convolutions of Efficient-CapsNet with a linear layer in place of its capsules.
 
     Args:
         image_size: (height, width), at least 13×13.
-        halve_from, norm: as for `mazzia2021_efficient_capsnet`.
+        halve_from: as for `mazzia2021_efficient_capsnet`.
 
     Raises:
         ArgumentError: `halve_from` below 1, or an image too small for the convolutions.
@@ -89,7 +85,7 @@ def _convolutions_alone(
     strides, grid = _geometry(image_size, halve_from)
     width = CONVOLUTIONS[-1][0]
     summary = nn.AdaptiveAvgPool2d(1) if pool else nn.Conv2d(width, width, grid, groups=width)
-    network = nn.Sequential(*_backbone(channels, strides, norm), summary, nn.Flatten(), nn.Linear(width, len(classes)))
+    network = nn.Sequential(*_backbone(channels, strides), summary, nn.Flatten(), nn.Linear(width, len(classes)))
     return ConvolutionalClassifier(network)
 
 
@@ -125,12 +121,12 @@ def _decoder(classes: int, image: tuple[int, int, int], width: int) -> DenseDeco
     return decoder
 
 
-def _backbone(channels: int, strides: tuple[int, ...], norm: Norm) -> nn.Sequential:
+def _backbone(channels: int, strides: tuple[int, ...]) -> nn.Sequential:
     """Return unpadded convolutions, each followed by a ReLU and a normalisation with Keras's ε."""
     # Running statistics cover 10 batches, not 100 as in Keras, because networks change faster on small data sets.
     layers: list[nn.Module] = []
     for (width, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True):
-        layers += [FastConv2d(channels, width, kernel, stride), nn.ReLU(), norm_layer(norm, width, eps=1e-3)]
+        layers += [FastConv2d(channels, width, kernel, stride), nn.ReLU(), nn.BatchNorm2d(width, eps=1e-3)]
         channels = width
     backbone = nn.Sequential(*layers)
     he_init_(backbone)

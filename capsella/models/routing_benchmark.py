@@ -1,6 +1,8 @@
 """The networks of our routing benchmark: they differ only in their routing, or have none."""
 
+from bisect import bisect_left
 from collections.abc import Callable
+from functools import cache
 from math import prod
 from typing import Any, Literal
 
@@ -186,18 +188,15 @@ def _with_parameters(build: Callable[[int], ImageClassifier], parameters: int, w
     check_minimum(1, parameters=parameters, width=width)
     if width is None:
         with torch.random.fork_rng(devices=[]):  # networks that are only counted leave the random state as it is
+            count = cache(lambda width: count_parameters(build(width)))
             high = 8
-            while count_parameters(build(high)) < parameters:
+            while count(high) < parameters:
                 high *= 2
-            low = 1
-            while low < high:  # find the narrowest with at least as many
-                middle = (low + high) // 2
-                low, high = (low, middle) if count_parameters(build(middle)) >= parameters else (middle + 1, high)
-            counts = {near: count_parameters(build(near)) for near in (max(1, low - 1), low)}
-        width = min(counts, key=lambda near: abs(counts[near] - parameters))
-        if counts[width] > 1.05 * parameters:
-            rule = f"be at least {counts[width]:,} for these images"
-            raise ArgumentError("parameters", rule, parameters, shown=f"{parameters:,}")
+            low = bisect_left(range(1, high), parameters, key=count) + 1  # the narrowest with at least as many
+            width = min(max(1, low - 1), low, key=lambda near: abs(count(near) - parameters))
+            if count(width) > 1.05 * parameters:
+                rule = f"be at least {count(width):,} for these images"
+                raise ArgumentError("parameters", rule, parameters, shown=f"{parameters:,}")
     model = build(width)
     model.resolved_options = {"width": width}
     return model

@@ -12,7 +12,6 @@ from capsella.layers import (
     LogActivations,
     PoseScores,
 )
-from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.he2016 import ResidualBlock
@@ -36,7 +35,6 @@ def tsai2020_resnet(
     routing: Routing = InvertedAttentionRouting(),
     concurrent: bool = True,
     types: int = 32,
-    norm: Norm = "batch",
 ) -> CapsuleClassifier:
     """ResNet with capsules for CIFAR-10: 1,828,817 parameters at 32×32×3 and 10 classes.
 
@@ -45,7 +43,6 @@ def tsai2020_resnet(
         routing: routing of all three capsule layers; only inverted attention can route them concurrently.
         concurrent: update all layers in every round, as in the paper, instead of routing one layer after the other.
         types: capsule types of every layer except the class capsules.
-        norm: normalisation of the convolutions; "batch" in the paper.
 
     Raises:
         ArgumentError: `types` below 1, or an image too small for the kernels.
@@ -53,18 +50,18 @@ def tsai2020_resnet(
     check_minimum(1, types=types)
     grid = grid_after(image_size, GEOMETRY)
     return CapsuleClassifier(
-        backbone=_backbone(channels, norm),
+        backbone=_backbone(channels),
         primary=LayerNormPrimaryCapsules(BLOCKS[-1], types, POSE),
         capsule_layers=_capsules(grid, types, len(classes), routing, concurrent),
         scores=LogActivations() if routing.has_activations else PoseScores(POSE),
     )
 
 
-def _backbone(channels: int, norm: Norm) -> nn.Sequential:
+def _backbone(channels: int) -> nn.Sequential:
     width = BLOCKS[0]
-    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
+    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     for out in BLOCKS:
-        body.append(ResidualBlock(width, out, 1 if out == width else 2, norm))
+        body.append(ResidualBlock(width, out, 1 if out == width else 2))
         width = out
     return nn.Sequential(*body)
 

@@ -7,10 +7,9 @@ import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from capsella.errors import CapsellaError, check_installed, near_names
-from capsella.models import model_function
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training.flags import with_fields
 from capsella.training.recipe import Recipe, flatten
@@ -242,7 +241,6 @@ def _routing(recipe: Recipe) -> "dict[str, BaseDistribution]":
 NETWORK_CHOICES: dict[str, tuple[Any, ...]] = {
     "pose_elements": (9, 16),
     "batch_norm": (False, True),
-    "norm": ("batch", "group"),
     "coordinate_addition": (False, True),
     "types": (8, 16, 32),
     "stem_width": (8, 16, 32),
@@ -254,12 +252,9 @@ NETWORK_CHOICES: dict[str, tuple[Any, ...]] = {
 
 def _network(recipe: Recipe) -> "dict[str, BaseDistribution]":
     """Return choices for the network's own options, e.g. widths and kernels."""
-    options, hints = recipe.model.options, get_type_hints(model_function(recipe.model.name))
-    fields: dict[str, BaseDistribution] = {}
-    for name, values in NETWORK_CHOICES.items():
-        literals = [part for part in (hints.get(name), *get_args(hints.get(name))) if get_origin(part) is Literal]
-        words = {word for part in literals for word in get_args(part)}
-        allowed = [value for value in values if not words or value in words]
-        if name in options and len({options[name], *allowed}) > 1:
-            fields[f"model.{name}"] = choice_with(options[name], *allowed)
-    return fields
+    options = recipe.model.options
+    return {
+        f"model.{name}": choice_with(options[name], *values)
+        for name, values in NETWORK_CHOICES.items()
+        if name in options and len({options[name], *values}) > 1
+    }

@@ -173,7 +173,6 @@ def residual_networks(recipe: Recipe) -> Space:
         {
             "model.width": choice_with(options["width"], 8, 10, 12, 16, 24),
             "model.dropout": choice_with(options["dropout"], 0.0, 0.2),
-            "model.norm": choice_with(options["norm"], "batch", "group"),
             **_training_space(recipe),
         }
     )
