@@ -72,16 +72,14 @@ def fast_conv2d(
     if here and single and winograd_pays(images, weight, stride, padding):
         out = WinogradConvolution.apply(images, weight, bias, padding)
         return out
-    tile = _tile_for(images, weight, stride, padding) if here and single else None
+    tile = None
+    if here and single:
+        batch, channels, height, width = images.shape
+        tile = best_tile(batch, channels, len(weight), height, width, weight.shape[2], stride, padding)
     if tile is None:
         return torch.nn.functional.conv2d(images, weight, bias, stride, padding)
     out = _TiledConvolution.apply(images, weight, stride, padding, tile)
     return out if bias is None else out + bias[:, None, None]
-
-
-def _tile_for(images: Tensor, weight: Tensor, stride: int, padding: int) -> int | None:
-    (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape
-    return best_tile(batch, channels, maps, height, width, kernel, stride, padding)
 
 
 class Bilinear(NamedTuple):

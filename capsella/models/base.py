@@ -244,13 +244,10 @@ def register_variant(
     without: Collection[str] = (),
     defaults: Mapping[str, object] = {},
 ) -> None:
-    """Register `build(*arguments, **options)` under a name of its own.
+    """Register `build(*arguments, **options)` under a name of its own; options are keyword-only parameters of `build`.
 
     Args:
-        name: name of the network.
-        summary: first paragraph of its docstring; the rest is taken from `build`.
-        build: function with positional parameters for `arguments`, and keyword-only parameters for the options.
-        arguments: positional arguments that distinguish this network from others by the same `build`.
+        summary: first paragraph of the docstring; the rest is taken from `build`.
         without: options of `build` that this network lacks.
         defaults: default values that differ from `build`'s, also of options in `without`.
     """

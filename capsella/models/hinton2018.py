@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.errors import ArgumentError, check_argument
+from capsella.errors import check_argument
 from capsella.layers import (
     CapsuleConv2d,
     CropImages,
@@ -208,8 +208,8 @@ class MultiCrop(ImageClassifier):
         crops = [module for module in model.modules() if isinstance(module, CropImages)]
         check_argument(bool(crops), "be created with a crop", model=model.name)
         room = min(crops[0].room) // 2
-        if not offsets or max(abs(shift) for offset in offsets for shift in offset) > room:
-            raise ArgumentError("offsets", f"be at least one, of at most {room} pixels for this crop", offsets)
+        fits = all(abs(shift) <= room for offset in offsets for shift in offset)
+        check_argument(fits, f"be of at most {room} pixels for this crop", offsets=offsets)
         self.model, self.offsets = model, tuple(offsets)
         self.name, self.options = model.name, model.options
         self.value_range, self.cut, self.fit = model.value_range, model.cut, model.fit

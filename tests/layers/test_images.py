@@ -7,7 +7,6 @@ from torch import nn
 from capsella.layers import (
     CropImages,
     DenseCapsules,
-    EnlargeImages,
     JitterImages,
     PrepareImages,
     StandardiseImages,
@@ -75,20 +74,6 @@ def test_images_are_changed_after_they_were_standardised() -> None:
     assert out.mean((1, 2, 3)).std() > 0.1
     assert out.std((1, 2, 3)).std() > 0.1
     assert PrepareImages((8, 8), None, standardise=True, brightness=0.0, contrast=0.0).size == (8, 8)
-
-
-@pytest.mark.parametrize(
-    ("before", "least", "after"),
-    [((4, 6), 8, (8, 12)), ((8, 9), 8, (8, 9)), ((20, 30), 8, (20, 30)), ((5, 7), 8, (8, 11))],
-)
-def test_small_images_are_enlarged_in_proportion(before: tuple[int, int], least: int, after: tuple[int, int]) -> None:
-    layer = EnlargeImages(before, least)
-    images = torch.rand(2, 3, *before)
-    larger = layer(images)
-    assert layer.size == after
-    assert larger.shape == (2, 3, *after)
-    torch.testing.assert_close(larger.mean(), images.mean(), rtol=0.1, atol=0)
-    assert (larger is images) == (before == after)
 
 
 @pytest.mark.parametrize("convolutions", [[(5, 2), (3, 2), (3, 1)], [(3, 1)], [(4, 3), (2, 2)]])

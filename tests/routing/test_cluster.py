@@ -45,20 +45,6 @@ def test_eager_is_the_reference(size: tuple[int, ...]) -> None:
 
 
 @every_backend
-def test_properties(backend: str) -> None:
-    """Weights sum to 1 over the children; orders of children and votes are nothing; elements and images are alone."""
-    votes = torch.randn(2, 4, 5, 3, 6, dtype=torch.float64)
-    poses, weights = cluster_routing(votes, backend=backend)
-    torch.testing.assert_close(weights.sum(1), torch.ones(2, 3, 6, dtype=torch.float64))
-    order = torch.tensor([3, 0, 4, 2, 1])
-    moved = cluster_routing(votes[:, :, order], backend=backend)
-    assert_close(moved, (poses, weights[:, order]))
-    assert_close(cluster_routing(votes[:, [2, 0, 3, 1]], backend=backend), (poses, weights))
-    assert_close(cluster_routing(votes[1:, ..., 2:4], backend=backend), (poses[1:, :, 2:4], weights[1:, ..., 2:4]))
-    assert [tuple(out.shape) for out in cluster_routing(votes[:0], backend=backend)] == [(0, 3, 6), (0, 5, 3, 6)]
-
-
-@every_backend
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1e6])
 def test_zero_equal_and_huge_votes(backend: str, scale: float) -> None:
     votes = scale * torch.randn(2, 3, 4, 2, 5)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import capsella
-from capsella.routing import DynamicRouting, EMRouting, Geometry, RoutingInputs
+from capsella.routing import DynamicRouting, EMRouting, Geometry
 
 pytest.importorskip("triton")  # published for Linux alone
 
 from capsella.routing.triton import kernels
-from tests.routing.helpers import CONV, Layer, asking, assert_close, error, gradients, route
+from tests.routing.helpers import Layer, asking, assert_close, error, gradients, route
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROOT = Path(capsella.__file__).parents[1]
@@ -39,10 +39,6 @@ def inputs(layer: Layer, dtype: torch.dtype = torch.float64) -> dict[str, Tensor
     tensors = layer.tensors(scale=0.5)
     tensors |= {"beta_u": 0.3 * torch.randn(c_out), "beta_a": torch.randn(c_out), "bias": torch.randn(c_out, d)}
     return {name: tensor.to(DEVICE, dtype).requires_grad_(name != "vote_offset") for name, tensor in tensors.items()}
-
-
-def routing_inputs(layer: Layer, tensors: dict[str, Tensor]) -> RoutingInputs:
-    return RoutingInputs(**{name: tensors[name] for name in CONV}, geometry=layer.geometry)
 
 
 def run(layer: Layer, tensors: dict[str, Any], backend: str, routing: Any) -> list[Tensor]:
@@ -111,7 +107,7 @@ from triton.compiler import ASTSource
 from capsella.routing.triton import kernels
 
 def empty(*shape): return torch.empty(shape, device="meta")
-constants = kernels.constants_of(empty(8, 5, 5, 3, 9), empty(3, 3, 3, 5, 3, 3), empty(9, 9), False)
+constants = kernels.constants_of(empty(8, 5, 5, 3, 9), empty(3, 3, 3, 5, 3, 3), empty(9, 9))
 constants |= dict(OFFSET=True, CENTRED=True, CHUNK=64, PER_PROGRAM=4, GROUP=8)
 for kernel in (kernels.sums_kernel, kernels.scores_kernel, kernels.gradients_kernel):
     types = {"slots": "*i32", "area": "i32", "windows": "i32"}

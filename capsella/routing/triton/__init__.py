@@ -12,7 +12,7 @@ per child of each window. Routing needs only three passes over δ = V − μ (μ
 
 Sums are taken in a fixed order: results are the same on every run. They are float32 (float64 for float64 poses).
 Products are exact to float32 too, unless `torch.set_float32_matmul_precision` allows less: three TF32 products then
-stand for one. bfloat16 and float16 numbers are TF32 numbers, so one TF32 product is exact for their votes.
+stand for one.
 
 The kernels themselves are in kernels.py.
 """
@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsella.errors import check_argument
 from capsella.routing.convolution import Geometry, RoutingInputs, by_window, slot_positions
 from capsella.routing.triton import kernels
 
@@ -35,22 +34,15 @@ def triton_votes(inputs: RoutingInputs) -> tuple["TritonVotes", Tensor]:
 
     Poses and weight are float32, bfloat16 or float16; everything computed from the votes is float32 (float64 for
     float64), as are the activations.
-
-    Raises:
-        ArgumentError: poses are not on a CUDA device.
     """
-    device, offset = inputs.poses.device, inputs.vote_offset
-    rule = "have poses on a CUDA device for 'triton' (with TRITON_INTERPRET=1, kernels run on a CPU: slow, for tests)"
-    check_argument(inputs.poses.is_cuda or kernels.INTERPRETED, rule, backend=str(device))
-    of_votes = torch.promote_types(inputs.poses.dtype, inputs.weight.dtype)
+    offset = inputs.vote_offset
     # Converted here, so that autograd adds up the gradients of all passes before it rounds them to shorter types.
-    dtype = torch.promote_types(of_votes, torch.float32)
+    dtype = torch.promote_types(torch.promote_types(inputs.poses.dtype, inputs.weight.dtype), torch.float32)
     factors = Factors(
         poses=inputs.poses.to(dtype).contiguous(),
         weight=inputs.weight.to(dtype).contiguous(),
         offset=None if offset is None else offset.to(dtype),
         slots=slot_positions(inputs).int(),
-        short=of_votes.itemsize == 2,
     )
     return TritonVotes(inputs.geometry, factors), by_window(inputs, inputs.activations.to(dtype))
 
@@ -62,19 +54,17 @@ class Factors(NamedTuple):
         poses, weight: [b h w c_in p] and [kh kw c_in c_out q e], of one type.
         offset: [h w d] or None.
         slots: [sites k], the position of the child in each slot of each window of an image.
-        short: poses and weight hold 16-bit numbers.
     """
 
     poses: Tensor
     weight: Tensor
     offset: Tensor | None
     slots: Tensor
-    short: bool
 
     @property
     def constants(self) -> dict[str, Any]:
         """The constants that a kernel is compiled for."""
-        constants = kernels.constants_of(self.poses, self.weight, self.slots, self.short)
+        constants = kernels.constants_of(self.poses, self.weight, self.slots)
         return {**constants, "OFFSET": self.offset is not None}
 
     def sums(self, shares: Tensor, mu: Tensor | None = None) -> Tensor:
@@ -116,19 +106,19 @@ class Factors(NamedTuple):
             *self[:4], area, windows, shares, alpha, mu, beta, grad_poses, grad_weight,
             **constants, CENTRED=mu is not None, PER_PROGRAM=per_program, GROUP=kernels.BLOCKS,
         )  # fmt: skip
-        return None, _add_windows(grad_poses, geometry, self.poses.shape), grad_weight.sum(0), None, None, None
+        return None, _add_windows(grad_poses, geometry, self.poses.shape), grad_weight.sum(0), None, None
 
 
 def _keep(ctx: Any, geometry: Geometry, factors: Factors, *others: Tensor) -> None:
     """Save what the backward pass of a pass over votes needs."""
-    ctx.geometry, ctx.short = geometry, factors.short
+    ctx.geometry = geometry
     ctx.save_for_backward(factors.poses, factors.weight, factors.offset, factors.slots, *others)
 
 
 def _kept(ctx: Any) -> tuple[Factors, list[Tensor]]:
     """Return the factors and the other tensors that `_keep` saved."""
     poses, weight, offset, slots, *others = ctx.saved_tensors
-    return Factors(poses, weight, offset, slots, ctx.short), others
+    return Factors(poses, weight, offset, slots), others
 
 
 def _add_windows(per_child: Tensor, geometry: Geometry, shape: Sequence[int]) -> Tensor:

@@ -214,31 +214,22 @@ def gradients_kernel(
                     )
 
 
-# With TRITON_INTERPRET=1 in the environment when this is imported, kernels run as NumPy code on CPU tensors.
-INTERPRETED = not isinstance(sums_kernel, triton.runtime.JITFunction)
-
-
-def constants_of(poses: Tensor, weight: Tensor, slots: Tensor, short: bool) -> dict[str, Any]:
+def constants_of(poses: Tensor, weight: Tensor, slots: Tensor) -> dict[str, Any]:
     """Return the constants of every kernel: sizes of axes, and the tile that suits them."""
     (sites, window), (c_out, q, e) = slots.shape, weight.shape[3:]
     rows = poses.shape[4] // q
     row_side, column_side = triton.next_power_of_2(rows), triton.next_power_of_2(e)
     columns = max(column_side, min(TILE, max(LEAST_SIDE, triton.next_power_of_2(c_out) * column_side)))
+    # tl.dot multiplies exactly, except where the user allows less for float32.
+    exact = poses.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
     needed = triton.next_power_of_2(len(poses) * sites * row_side)
     return {
         "SITES": sites, "C_IN": poses.shape[3], "C_OUT": c_out, "R": rows, "Q": q, "E": e, "K": window,
         "RP": row_side, "EP": column_side, "BC": columns, "BQ": max(LEAST_SIDE, triton.next_power_of_2(q)),
         "BM": max(LEAST_SIDE, row_side, min(TILE, TILE * TILE // columns, needed)),
         "TIED": weight.shape[:2].numel() < window,
-        "PRECISION": precision_of(poses.dtype, short),
+        "PRECISION": "ieee" if exact else "tf32x3",
     }  # fmt: skip
-
-
-def precision_of(dtype: torch.dtype, short: bool) -> str:
-    """Return how tl.dot multiplies: exactly, except where the user allows less for float32."""
-    if short:
-        return "tf32"
-    return "ieee" if dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest" else "tf32x3"
 
 
 def launch(kernel: Any, grid: Sequence[int], *tensors: Tensor | int | None, **constants: Any) -> None:
