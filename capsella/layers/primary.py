@@ -143,10 +143,14 @@ class MatrixPrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Turn feature maps into poses and activations."""
-        maps = at_least_float32(self.conv(features)).permute(0, 2, 3, 1)  # [b h w (types pose | types)]
-        poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
-        capsules = CapsuleLogits(poses.unflatten(3, (self.types, self.pose)), logits)
+        capsules = _matrix_capsules(self.conv(features), self.types, self.pose)
         return (capsules if self.norm is None else self.norm(capsules)).capsules()
+
+
+def _matrix_capsules(maps: Tensor, types: int, pose: int) -> CapsuleLogits:
+    """Cut maps [b (types pose | types) h w] into poses and log-odds."""
+    poses, logits = at_least_float32(maps).permute(0, 2, 3, 1).split([types * pose, types], dim=3)
+    return CapsuleLogits(poses.unflatten(3, (types, pose)), logits)
 
 
 class NormalisedPrimaryCapsules(nn.Module):
@@ -173,9 +177,7 @@ class NormalisedPrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Turn feature maps into poses and activations."""
-        maps = at_least_float32(self.maps(features)).permute(0, 2, 3, 1)  # [b h w (types pose | types)]
-        poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
-        return Capsules(poses.unflatten(3, (self.types, self.pose)), torch.sigmoid(logits))
+        return _matrix_capsules(self.maps(features), self.types, self.pose).capsules()
 
 
 class LayerNormPrimaryCapsules(nn.Module):

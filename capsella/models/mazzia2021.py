@@ -57,11 +57,16 @@ def mazzia2021_efficient_capsnet(
     # Keras takes all axes but the last of the weights [classes, children, 8, 16] as the fan-in.
     sd = math.sqrt(2 / (len(classes) * TYPES * POSE)) if class_weight_sd is None else class_weight_sd
     class_capsules = DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=sd)
+    decoder = None
+    if reconstruction:
+        widths = decoder_width // 2, decoder_width
+        decoder = DenseDecoder(len(classes), CLASS_POSE, (channels, *image_size), hidden=widths)
+        he_init_(decoder)
     return CapsuleClassifier(
         backbone=backbone,
         primary=primary,
         capsule_layers=nn.Sequential(class_capsules),
-        decoder=_decoder(len(classes), (channels, *image_size), decoder_width) if reconstruction else None,
+        decoder=decoder,
     )
 
 
@@ -113,12 +118,6 @@ def _geometry(
     kernels = [(kernel, stride) for (_, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True)]
     grid_after(image_size, [*kernels, (2, 1)])  # maps of at least 2×2: a batch of one image can be normalised
     return strides, grid_after(image_size, kernels)
-
-
-def _decoder(classes: int, image: tuple[int, int, int], width: int) -> DenseDecoder:
-    decoder = DenseDecoder(classes, CLASS_POSE, image, hidden=(width // 2, width))
-    he_init_(decoder)
-    return decoder
 
 
 def _backbone(channels: int, strides: tuple[int, ...]) -> nn.Sequential:

@@ -47,12 +47,8 @@ def choose_layer_backend(routing: Any, inputs: RoutingInputs, no_native: str | N
     """Return the backend that runs a layer; unlike `choose_backend`, this knows the fused ones, which store no votes.
 
     While `record()` is open, "eager" replaces all others, because only eager has couplings to record. If "auto" falls
-    back to eager on a CPU, this warns once per reason.
-
-    Args:
-        routing: the options of the routing, with its requested `backend`.
-        inputs: the inputs of the layer.
-        no_native: the reason why the routing has no native kernel for this kind of layer; None if it has one.
+    back to eager on a CPU, this warns once per reason. `no_native` is the reason why `routing` has no native kernel for
+    this kind of layer; None if it has one.
 
     Raises:
         ValueError: the routing has no such backend, or it cannot run here.

@@ -39,13 +39,7 @@ class Routed(NamedTuple):
 
 
 class RoutedLogits(NamedTuple):
-    """A `Routed` before the logistic function.
-
-    Attributes:
-        poses: [b j d], the parents' poses.
-        log_odds: [b j], ln a/(1 − a) of their activations a.
-        couplings: [b i j] of the last iteration.
-    """
+    """A `Routed` before the logistic function: log-odds ln a/(1 − a) [b j] in place of the activations a."""
 
     poses: Float[Tensor, "b j d"]
     log_odds: Float[Tensor, "b j"]
