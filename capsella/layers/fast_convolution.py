@@ -82,25 +82,14 @@ def fast_conv2d(
     return out if bias is None else out + bias[:, None, None]
 
 
-class Bilinear(NamedTuple):
-    """A bilinear algorithm for the valid correlation of an n×n image x with a k×k kernel w.
-
-    The result is output @ ((image @ x) · (kernel @ w)), all flattened, with matrices image [r n²], kernel [r k²] and
-    output [(n − k + 1)² r]: r multiplications instead of (n − k + 1)² k².
-    """
-
-    image: Tensor
-    kernel: Tensor
-    output: Tensor
-
-
 @functools.cache
-def bilinear(n: int, k: int) -> Bilinear:
-    """Return the algorithm that uses the discrete Fourier transform of n×n numbers, in float64.
+def bilinear(n: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return matrices X [r n²], W [r k²] and Y [(n − k + 1)² r] for convolutions of n×n images x with k×k kernels w.
 
-    The correlation is circular over n×n; its first n − k + 1 rows and columns are the valid ones. One of each pair of
-    conjugate frequencies is kept. Its complex product takes three real ones (Gauss): for a + bi and c + di they are ac,
-    bd and (a + b)(c + d).
+    The valid correlation is Y @ ((X @ x) · (W @ w)), all flattened: r multiplications instead of (n − k + 1)² k². The
+    matrices are the discrete Fourier transform of n×n numbers, in float64. The correlation is circular over n×n; its
+    first n − k + 1 rows and columns are the valid ones. One of each pair of conjugate frequencies is kept. Its complex
+    product takes three real ones (Gauss): for a + bi and c + di they are ac, bd and (a + b)(c + d).
     """
     rows = [torch.arange(size, dtype=torch.float64) for size in (n, k, n - k + 1)]
     image, kernel, output = [], [], []
@@ -119,7 +108,7 @@ def bilinear(n: int, k: int) -> Bilinear:
             image += [a, b, a + b]
             kernel += [c, d, c + d]
             output += [real - imaginary, -real - imaginary, imaginary]
-    return Bilinear(torch.stack(image), torch.stack(kernel), torch.stack(output, 1))
+    return torch.stack(image), torch.stack(kernel), torch.stack(output, 1)
 
 
 class Part(NamedTuple):

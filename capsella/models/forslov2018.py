@@ -167,7 +167,6 @@ def _cnn_net(
     Args:
         image_size: (height, width), at least 64×64. Images with a shorter side below 224 are enlarged to it; for larger
             ones, the first dense layer grows with the image.
-        channels: channels of the images, 1 for grey, 3 for RGB.
         standardise: bring each image to zero mean and unit variance first; the thesis does not mention it.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
         dropout: probability of zeroing an element after each hidden dense layer; the thesis gives no rate.
@@ -203,7 +202,6 @@ def _capsnet(
 
     Args:
         image_size: (height, width), at least 64×64; images below 224 on the shorter side are enlarged to it.
-        channels: channels of the images, 1 for grey, 3 for RGB.
         routing: routing of all routed layers; 3 iterations in the thesis (§6.5).
         standardise: bring each image to zero mean and unit variance first; the thesis does not mention it.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
@@ -251,7 +249,6 @@ def _em_net(
 
     Args:
         image_size: (height, width), at least 64×64; images below 224 on the shorter side are enlarged to it.
-        channels: channels of the images, 1 for grey, 3 for RGB.
         classes: names of the classes, at least three while costs are standardised.
         routing: routing of all routed layers; in the thesis Algorithm 2, with λ rising from 1.0 to 2.85.
         pose_elements: 16 for 4×4 matrices, 9 for 3×3 (§7.5, for planar scenes).
