@@ -127,7 +127,6 @@ WRONG: list[tuple[str, str, Any]] = [
     ("em", "start", "zero"),
     ("em", "competition", "none"),
     ("em", "beta_a_scale", 0.0),
-    ("em", "votes", "bf16"),
     ("heinsen", "beta_use", torch.zeros(3, 3)),
     ("heinsen", "beta_ignore", torch.zeros(1, 4)),
     ("heinsen", "bias", torch.zeros(5, 3, 3)),
