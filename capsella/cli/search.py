@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> None:
 
     from capsella.experiments.search import finish_search, open_search, read_space, run_search
     from capsella.experiments.search.report import outcome_summary, plan_summary
-    from capsella.papers.recipe_choice import choose_recipe
+    from capsella.papers.own_images import choose_recipe
     from capsella.training import ComputeOptions
 
     out, options = console(), command.options

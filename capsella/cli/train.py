@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> None:
     from capsella.data import load_data
     from capsella.experiments.fit import fit
     from capsella.experiments.repeats import finish, resume_run, train_folds, train_seeds
-    from capsella.papers.recipe_choice import choose_recipe
+    from capsella.papers.own_images import choose_recipe
     from capsella.training import ComputeOptions, is_launched_first, new_run_folder
 
     out = console() if is_launched_first() else Console(quiet=True)

@@ -15,11 +15,10 @@ WARM_UP = 50  # the learning rate warms up over at most one fiftieth of the step
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A training of fixed length, which replaces fields of a recipe. Fields that are None keep the recipe's value.
+    """A training of fixed length, which replaces fields of a recipe, `DataOptions` and `OptimizerOptions`.
 
-    epochs, batch_size, epoch_images, precision: as in `Recipe`. Limits on images: as in `DataOptions`. ema: as in
-    `OptimizerOptions`. decays_once: one decay period spans the whole training. cosine: a short warm-up, then half a
-    cosine to zero; the last epoch is kept. Both need `epoch_images`.
+    Fields that are None keep the recipe's value. decays_once: one decay period spans the whole training. cosine: a
+    short warm-up, then half a cosine to zero; the last epoch is kept. Both need `epoch_images`.
     """
 
     epochs: int
@@ -36,25 +35,8 @@ class Budget:
     precision: Precision | None = None
 
     def __str__(self) -> str:
-        if self.test_pairs is not None:
-            text = (
-                f"{self.epochs} × {self.epoch_images} training, {self.validation_pairs} validation and "
-                f"{self.test_pairs} test pairs, batches of {self.batch_size}"
-            )
-        elif self.epoch_images is not None:
-            text = (
-                f"{self.epochs * self.epoch_images:,} images seen in batches of {self.batch_size}, validated "
-                f"{self.epochs} times on up to {self.validation_per_class} images per class"
-            )
-        else:
-            text = (
-                f"{self.per_class} training, {self.validation_per_class} validation and {self.test_per_class} test "
-                f"images per class, {self.epochs} epochs, batches of {self.batch_size}"
-            )
-        if self.cosine:
-            text += ", a cosine schedule of the learning rate after a short warm-up, the last epoch is kept"
-        text += "" if self.ema is None else f", averaged weights ({self.ema:g})"
-        return text + (", bfloat16 where the machine is faster with it" if self.precision == "auto" else "")
+        images = f"{self.per_class} images per class" if self.epoch_images is None else f"{self.epoch_images:,} images"
+        return f"{self.epochs} epochs of {images} in batches of {self.batch_size}"
 
     def limit(self, recipe: Recipe) -> Recipe:
         """Return the recipe with the fields of this budget."""
@@ -86,13 +68,8 @@ def step_decay(l2: float, *drops: float) -> OptimizerOptions:
 
 def images(per_class: int, validation: int, test: int, epochs: int, batch_size: int) -> Budget:
     """Return a budget with these numbers of training, validation and test images per class."""
-    return Budget(
-        per_class=per_class,
-        validation_per_class=validation,
-        test_per_class=test,
-        epochs=epochs,
-        batch_size=batch_size,
-    )
+    limits: dict[str, Any] = {"per_class": per_class, "validation_per_class": validation, "test_per_class": test}
+    return Budget(epochs=epochs, batch_size=batch_size, **limits)
 
 
 def medium(epoch_images: int, batch_size: int, epochs: int = 20, **options: Any) -> Budget:
@@ -117,7 +94,4 @@ class Budgets:
 
     def note(self, budget: BudgetName, before: str = "") -> str:
         """Describe the budget in a sentence that begins with `before`; empty at the full budget."""
-        if budget == "full":
-            return ""
-        adam = ", Adam" if budget == "small" and self.small_optimizer is not None else ""
-        return f"{before}{self.small if budget == 'small' else self.medium}{adam}. "
+        return "" if budget == "full" else f"{before}{self.small if budget == 'small' else self.medium}. "

@@ -5,14 +5,14 @@ residual network learn from 5 to 100 images per class. Every draw has its own im
 all networks see the same images, so draws are paired. The plan (results/plans.md, E12) preceded the first run.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from rich.console import Console
 
-from capsella.data import DataOptions, LoadedSource, NamedData, load_source
+from capsella.data import NamedData
 from capsella.errors import unknown_name
 from capsella.evaluation import Interval, holm_adjusted, over_seeds, points
 from capsella.experiments import (
@@ -24,10 +24,9 @@ from capsella.experiments import (
     scaled_learning_rate,
     with_learning_rate,
 )
-from capsella.files import write_json
 from capsella.papers.budget import BudgetName
-from capsella.papers.own_images import usual_epochs
-from capsella.papers.table_types import hardware_of, override, table_values, with_test
+from capsella.papers.own_images import FEW_IMAGES, usual_epochs
+from capsella.papers.table_types import Published, interval_cell, measured_text, with_test
 from capsella.routing import UniformRouting
 from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
@@ -38,10 +37,8 @@ CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the draw on whi
 CHOICE_DRAW = 100  # seed of that draw, which must not be one of the results' draws
 VALIDATION = 5  # validation images per class in the trainings that are reported; they choose nothing
 SMALL_EPOCHS = 10
-FEW = 640  # with fewer training images, batches hold 16 instead of 32, as for a user's folder
 CAPSULES = "Efficient-CapsNet"
 COLUMNS = ("draws", "rate", "error, ours %", f"{CAPSULES} gains, points", "p, Holm", "detects, points")
-HALVE = {"halve_from": 48}  # as in images-efficient
 
 
 class ImageKind(NamedTuple):
@@ -58,39 +55,50 @@ SOURCES = {
     "fashion-mnist": ImageKind(10, 32, 1, AugmentOptions(shift=2, mirror=True)),
     "digits": ImageKind(10, 32, 1, AugmentOptions(shift=2)),
 }
+Cell = tuple[int, str]  # images per class, and network
 
 
 def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
     """Return, by network, the name of the registered recipe it is based on, and its own recipe."""
     efficient = get_recipe("images-efficient")
+    ours = {CAPSULES: ("images-efficient", efficient)}
     if pretrained:
-        head = get_recipe("images-backbone-linear").with_model(backbone="efficientnet_lite0")
-        tuned = override(head, {"model.fine_tune": True, "optimizer.learning_rate": head.optimizer.learning_rate / 10})
-        recipes = {CAPSULES: efficient, "frozen EfficientNet-Lite0": head, "fine-tuned EfficientNet-Lite0": tuned}
-        names = ("images-efficient", "images-backbone-linear", "images-backbone-linear")
-        return dict(zip(recipes, zip(names, recipes.values(), strict=True), strict=True))
-    heads = {
-        "average pooling": efficient.with_network("mazzia2021_average_pooling").with_model(**HALVE),
-        "depthwise kernel": efficient.with_network("mazzia2021_depthwise_linear").with_model(**HALVE),
-    }
-    recipes = {CAPSULES: efficient, "uniform couplings": efficient.with_model(routing=UniformRouting()), **heads}
-    return {name: ("images-efficient", recipe) for name, recipe in recipes.items()} | {
-        "ResNet": ("images-resnet", get_recipe("images-resnet"))
+        head = get_recipe("images-backbone-linear")
+        optimizer = replace(head.optimizer, learning_rate=head.optimizer.learning_rate / 10)
+        tuned = replace(head.with_model(fine_tune=True), optimizer=optimizer)
+        return ours | {
+            "frozen EfficientNet-Lite0": ("images-backbone-linear", head),
+            "fine-tuned EfficientNet-Lite0": ("images-backbone-linear", tuned),
+        }
+    pooled, depthwise = (
+        efficient.with_network(f"mazzia2021_{head}").with_model(halve_from=48)  # as in images-efficient
+        for head in ("average_pooling", "depthwise_linear")
+    )
+    return ours | {
+        "uniform couplings": ("images-efficient", efficient.with_model(routing=UniformRouting())),
+        "average pooling": ("images-efficient", pooled),
+        "depthwise kernel": ("images-efficient", depthwise),
+        "ResNet": ("images-resnet", get_recipe("images-resnet")),
     }
 
 
-@dataclass(frozen=True)
-class FewImages:
+@dataclass(frozen=True, kw_only=True)
+class FewImages(Published):
     """The table of errors with few training images. pretrained: compare with frozen and fine-tuned ImageNet weights."""
 
     budget: BudgetName
     pretrained: bool = False
     source: str = "pbc"
     title: str = "Few images: capsules, and the same network without routing or without capsules"
+    note: str = (
+        "A draw takes other training images and other first weights, the same images for all networks. Learning rates "
+        f"were chosen on other images. Gains of {CAPSULES} have a 95 % interval over draws (paired) and test images; "
+        "p values are adjusted for all comparisons of the table (Holm 1979)."
+    )
     columns: tuple[str, ...] = ("images per class", "network")
-    family: str = "few-images"
+    family: str | None = "few-images"
 
-    def on(self, source: str) -> "FewImages":
+    def on(self, source: str) -> Self:
         """Return the table for another source of images.
 
         Raises:
@@ -104,18 +112,6 @@ class FewImages:
         """Return the path of the JSON."""
         return folder / f"{folder.resolve().name}{'-pretrained' if self.pretrained else ''}.json"
 
-    @property
-    def note(self) -> str:
-        """The text below the table: how networks were trained and what the intervals cover."""
-        epochs = "100 epochs, or as many as show 45,090 images" if self.budget != "small" else f"{SMALL_EPOCHS} epochs"
-        return (
-            f"Images of {SOURCES[self.source].size} pixels. A draw takes other training images and other first "
-            f"weights, the same images for all networks. {epochs.capitalize()}; the last one is kept. Learning rates: "
-            f"a third, one and three times the recipe's, chosen in one training of {CHOICE_IMAGES} images per class by "
-            f"the error on {CHOICE_VALIDATION} others per class. Gains of {CAPSULES} have a 95 % interval over draws "
-            "(paired) and test images; p values are adjusted for all comparisons of the table (Holm 1979)."
-        )
-
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """Train and test the missing runs, fewest images first, and write the table after every draw.
 
@@ -124,125 +120,104 @@ class FewImages:
             CapsellaError: the folder holds a run of another recipe, or images cannot be read.
         """
         check_seeds(seeds)
-        series = _Series(self, folder, console)
-        rates = series.choose()
+        rates = self._choose_rates(folder, console)
+        results: dict[Cell, list[dict[str, Any]]] = {}
         values: dict[str, Any] = {}
         for size in SIZES[:1] if self.budget == "small" else SIZES:
             for seed in seeds:
-                series.compute(size, seed, rates)
-                values = table_values(self, series.measured(), command, COLUMNS, series.rows(rates))
-                write_json(self.path(folder), values)
+                for name, row in self.rows_of(size, VALIDATION, seed).items():
+                    task = with_learning_rate(row, rates[name]).task(folder, seed)
+                    _compute(task, console)
+                    if (result := task.result()) is not None:
+                        results.setdefault((size, name), []).append(result)
+                measured = measured_text("Test error", {str(cell): runs for cell, runs in results.items()})
+                values = self.write(folder, command, measured, COLUMNS, _rows(results, rates))
         return values
 
-
-@dataclass
-class _Series:
-    """The runs on one source, whose images are read once. results: test results by (images per class, network)."""
-
-    table: FewImages
-    folder: Path
-    console: Console
-    results: dict[tuple[int, str], list[dict[str, Any]]] = field(default_factory=dict)
-    _source: LoadedSource | None = None
-
-    def choose(self) -> dict[str, float]:
-        """Return the learning rate of each network with the lowest validation error (ties: validation loss)."""
-        data = self._data(CHOICE_IMAGES, CHOICE_VALIDATION, CHOICE_DRAW)
-        rates = {}
-        for name, row in self._rows(CHOICE_IMAGES, data):
-            tried = {}
-            for rate in (scaled_learning_rate(row.recipe, factor) for factor in FACTORS):
-                short = with_learning_rate(replace(row, slug=f"choice-{row.slug}"), rate)
-                tried[rate] = ValidationResult.of(self._train(short, 0, is_tested=False).files).rank
-            rates[name] = min(tried, key=tried.__getitem__)
-        return rates
-
-    def compute(self, size: int, seed: int, rates: Mapping[str, float]) -> None:
-        """Train and test all networks on one draw of `size` images per class."""
-        for name, row in self._rows(size, self._data(size, VALIDATION, seed)):
-            result = self._train(with_learning_rate(row, rates[name]), seed, is_tested=True).result()
-            if result is not None:
-                self.results.setdefault((size, name), []).append(result)
-
-    def _train(self, row: Row, seed: int, *, is_tested: bool) -> Task:
-        task = row.task(self.folder, seed, is_tested=is_tested)
-        if not task.is_finished:
-            self.console.print(task.label, markup=False)
-            if self._source is None:
-                self._source = load_source(replace(task.recipe.data, per_class=None, validation_per_class=None))
-            task.run(self.console, self._source.split(task.recipe.data))
-            task.files.checkpoint.unlink(missing_ok=True)
-        return task
-
-    def _data(self, size: int, validation: int, draw: int) -> DataOptions:
-        kind = SOURCES[self.table.source]
-        return NamedData(
-            self.table.source,
+    def rows_of(self, size: int, validation: int, draw: int) -> dict[str, Row]:
+        """Return the row of each network for a draw with these numbers of images per class."""
+        kind, is_small = SOURCES[self.source], self.budget == "small"
+        data = NamedData(
+            self.source,
             size=kind.size,
             channels=kind.channels,
             per_class=size,
             validation_per_class=validation,
-            test_per_class=20 if self.table.budget == "small" else None,
+            test_per_class=20 if is_small else None,
             split_seed=draw,
         )
-
-    def _rows(self, size: int, data: DataOptions) -> Iterator[tuple[str, Row]]:
-        images = size * SOURCES[self.table.source].classes
-        epochs = SMALL_EPOCHS if self.table.budget == "small" else usual_epochs(30, images)
-        for name, (recipe_name, recipe) in _recipes(self.table.pretrained).items():
-            recipe = replace(
-                recipe,
-                data=data,
-                augment=SOURCES[self.table.source].augment,
-                epochs=epochs,
-                batch_size=16 if images < FEW else 32,
-                balance="none",
-                keep="last",
-            )
-            yield name, Row(slug=f"{size}-{name.lower().replace(' ', '-')}", recipe_name=recipe_name, recipe=recipe)
-
-    def measured(self) -> str:
-        """Describe the test images and the hardware."""
-        runs = [run for of_row in self.results.values() for run in of_row]
-        tested = runs[0]["test"]["images"]
-        return f"Test error on {runs[0]['data']}, {tested} images; {hardware_of({'all': runs})}."
-
-    def rows(self, rates: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Return the JSON of every row, with the gain of the capsules over that network on their common draws."""
-        gains = {
-            (size, name): gain
-            for size, name in self.results
-            if name != CAPSULES and (gain := self._gain(size, name)) is not None
+        images = size * kind.classes
+        changes: dict[str, Any] = {
+            "data": data,
+            "augment": kind.augment,
+            "epochs": SMALL_EPOCHS if is_small else usual_epochs(30, images),
+            "batch_size": 16 if images < FEW_IMAGES else 32,
+            "balance": "none",
+            "keep": "last",
         }
-        adjusted = dict(zip(gains, holm_adjusted([gain.p_value for gain in gains.values()]), strict=True))
-        rows = []
-        for (size, name), runs in self.results.items():
-            gain, errors = gains.get((size, name)), [run["test"]["error_percent"] for run in runs]
-            cells = [str(size), name, str(len(runs)), f"{rates[name]:g}", over_seeds(errors)]
-            if gain is None:
-                cells += ["–"] * 3
-            else:
-                interval = f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
-                cells += [interval, f"{adjusted[size, name]:.2g}", points(gain.detectable, signed=False)]
-            rows.append(
-                {
-                    "cells": cells,
-                    "label": [size, name],
-                    "rate": rates[name],
-                    "error_percent": errors,
-                    "gain": None if gain is None else {**with_test(gain), "p_holm": adjusted[size, name]},
-                    "runs": runs,
-                }
+        return {
+            name: Row(
+                slug=f"{size}-{name.lower().replace(' ', '-')}",
+                recipe_name=recipe_name,
+                recipe=replace(recipe, **changes),
             )
-        return rows
+            for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
+        }
 
-    def _gain(self, size: int, name: str) -> Interval | None:
-        """Return the capsules' gain in accuracy over a network; None with fewer than two common draws."""
-        first, second = (
-            {run["seed"]: run["test"] for run in self.results.get((size, n), [])} for n in (CAPSULES, name)
-        )
-        draws = [draw for draw in first if draw in second]
-        if len(draws) < 2:
-            return None
-        tables = [CorrectnessTable.from_tests([tests[draw] for draw in draws]) for tests in (first, second)]
-        return tables[0].difference_from(tables[1], paired_seeds=True)
+    def _choose_rates(self, folder: Path, console: Console) -> dict[str, float]:
+        """Return the learning rate of each network with the lowest validation error (ties: validation loss)."""
+        rates = {}
+        for name, row in self.rows_of(CHOICE_IMAGES, CHOICE_VALIDATION, CHOICE_DRAW).items():
+            tried = {}
+            for rate in (scaled_learning_rate(row.recipe, factor) for factor in FACTORS):
+                short = with_learning_rate(replace(row, slug=f"choice-{row.slug}"), rate)
+                task = short.task(folder, 0, is_tested=False)
+                _compute(task, console)
+                tried[rate] = ValidationResult.of(task.files).rank
+            rates[name] = min(tried, key=tried.__getitem__)
+        return rates
+
+
+def _compute(task: Task, console: Console) -> None:
+    if not task.is_finished:
+        console.print(task.label, markup=False)
+        task.run(console)
+        task.files.checkpoint.unlink(missing_ok=True)
+
+
+def _rows(results: Mapping[Cell, list[dict[str, Any]]], rates: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return the JSON of every row, with the gain of the capsules over that network on their common draws."""
+    gains = {
+        (size, name): gain
+        for size, name in results
+        if name != CAPSULES and (gain := _gain(results.get((size, CAPSULES), []), results[size, name])) is not None
+    }
+    adjusted = dict(zip(gains, holm_adjusted([gain.p_value for gain in gains.values()]), strict=True))
+    rows = []
+    for (size, name), runs in results.items():
+        gain, errors = gains.get((size, name)), [run["test"]["error_percent"] for run in runs]
+        cells = [str(size), name, str(len(runs)), f"{rates[name]:g}", over_seeds(errors)]
+        row: dict[str, Any] = {
+            "label": [size, name],
+            "rate": rates[name],
+            "error_percent": errors,
+            "gain": with_test(gain),
+        }
+        if gain is None:
+            cells += ["–"] * 3
+        else:
+            p_value = adjusted[size, name]
+            cells += [interval_cell(gain), f"{p_value:.2g}", points(gain.detectable, signed=False)]
+            row["gain"] |= {"p_holm": p_value}
+        rows.append({"cells": cells, **row, "runs": runs})
+    return rows
+
+
+def _gain(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Interval | None:
+    """Return the gain in accuracy of the first network over the second; None with fewer than two common draws."""
+    tests = [{run["seed"]: run["test"] for run in runs} for runs in (first, second)]
+    draws = [draw for draw in tests[0] if draw in tests[1]]
+    if len(draws) < 2:
+        return None
+    tables = [CorrectnessTable.from_tests([of_network[draw] for draw in draws]) for of_network in tests]
+    return tables[0].difference_from(tables[1], paired_seeds=True)

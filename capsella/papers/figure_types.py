@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
 from rich.console import Console
 
 from capsella.data import LabelledImages, load_data
@@ -25,7 +23,6 @@ from capsella.training import load_run
 Drawn = tuple[Figure, dict[str, Any]]  # a picture, and what it shows in numbers
 # Okabe and Ito 2008: safe for the colour-blind. Their yellow is too pale for a line on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = "osD^vPX"
 MARKED_POINTS = 12  # lines with more points are drawn without markers
 
 
@@ -33,22 +30,18 @@ MARKED_POINTS = 12  # lines with more points are drawn without markers
 class RunFigure(Published):
     """A figure that a trained network and its test images make.
 
-    name: file name of the picture. row: the run, shared with a table of the `family`. draw: function of the model and
-    its test images; if the numbers it returns contain "note", that is added to the note of the figure.
+    row: the run, shared with a table of the `family`. draw: function of the model and its test images; if the numbers
+    it returns contain "note", that is added to the note of the figure.
     """
 
-    name: str
+    suffix: ClassVar[str] = "png"
+
     row: Row
     draw: Callable[[ImageClassifier, LabelledImages], Drawn]
-    requires_common_seeds: bool = True
 
-    def on(self, source: str) -> "RunFigure":
+    def on(self, source: str) -> Self:
         """Return the figure for a network trained on another source, or on pairs of its images."""
         return replace(self, row=self.row.on(source))
-
-    def path(self, folder: Path) -> Path:
-        """Return the path of the first seed's picture; those of other seeds end with the seed."""
-        return folder / f"{self.name}.png"
 
     def rows_to_train(self) -> tuple[Row, ...]:
         """Return the run."""
@@ -65,11 +58,10 @@ class RunFigure(Published):
             write_png(figure, picture)
             drawn.append({"picture": picture.name, "shown": shown, "run": run})
         errors = ", ".join(f"{run['test']['error_percent']:.2f}" for run in runs)
-        pictures = "A picture per seed." if len(runs) > 1 else ""
         seen = ", ".join(f"{run['training']['best']['images_seen']:,}" for run in runs)
         values = {
             "title": self.title,
-            "note": " ".join(text for text in (self.note, drawn[0]["shown"].pop("note", ""), pictures) if text),
+            "note": f"{self.note} {drawn[0]['shown'].pop('note', '')}".strip(),
             "measured": f"{errors} % error on {runs[0]['test']['images']:,} test images of {runs[0]['data']}; {seen} "
             "seen in training.",
             "command": command,
@@ -83,8 +75,8 @@ class RunFigure(Published):
 class Series:
     """A line of a panel.
 
-    name: legend entry; lines with the same name share colour and marker. sd: standard deviations over seeds, None for
-    points with a single seed. paper: the numbers are the paper's; the line is dashed with hollow markers.
+    name: legend entry; lines with the same name share a colour. sd: standard deviations over seeds, None for points
+    with a single seed. paper: the numbers are the paper's; the line is dashed with hollow markers.
     """
 
     name: str
@@ -93,32 +85,23 @@ class Series:
     sd: tuple[float | None, ...] | None = None
     paper: bool = False
 
-    def __post_init__(self) -> None:
-        for name, numbers in (("y", self.y), ("sd", self.sd)):
-            if numbers is not None and len(numbers) != len(self.x):
-                raise ArgumentError(name, f"be {len(self.x)} numbers, one for each x", len(numbers))
-
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of several lines. ticks: on the x axis. log: logarithmic x axis. level: name and y of a dotted line."""
+    """One plot of several lines. log: logarithmic x axis. chance: y of a dotted line."""
 
     title: str
     x_name: str
     y_name: str
     series: tuple[Series, ...]
-    ticks: tuple[float, ...] | None = None
     log: bool = False
-    level: tuple[str, float] | None = None
+    chance: float | None = None
 
 
-def write_panels(
-    path: Path, panels: Sequence[Panel], *, title: str, note: str, measured: str, command: str, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Draw panels as a PNG at `path`, write their numbers and `more` as JSON beside it, and return the JSON values."""
-    values: dict[str, Any] = {"title": title, "note": note, "measured": measured, "command": command}
-    values |= {"panels": [asdict(panel) for panel in panels], **more}
+def write_panels(path: Path, panels: Sequence[Panel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Draw panels as a PNG at `path`, write `values` and the panels' numbers as JSON beside it, and return the JSON."""
     write_png(panels_figure(panels), path)
+    values = {**values, "panels": [asdict(panel) for panel in panels]}
     write_json(path.with_suffix(".json"), values)  # last, as its presence means that the picture is there
     return values
 
@@ -138,31 +121,21 @@ def panels_figure(panels: Sequence[Panel]) -> Figure:
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    names = dict.fromkeys(series.name for series in panel.series)
-    looks = dict(zip(names, cycle(zip(COLOURS, MARKERS, strict=True)), strict=False))
+    colours = dict(zip(dict.fromkeys(series.name for series in panel.series), cycle(COLOURS), strict=False))
     for series in panel.series:
-        colour, marker = looks[series.name]
-        marker = marker if len(series.x) <= MARKED_POINTS else ""
-        look: dict[str, Any] = {"color": colour, "marker": marker or None, "markersize": 5}
+        look: dict[str, Any] = {"color": colours[series.name], "markersize": 5}
+        look["marker"] = "o" if len(series.x) <= MARKED_POINTS else None
         if series.paper:
             axes.plot(series.x, series.y, linestyle="--", linewidth=1, markerfacecolor="none", alpha=0.8, **look)
         else:
             bars = None if series.sd is None else [math.nan if sd is None else sd for sd in series.sd]
-            axes.errorbar(series.x, series.y, bars, linewidth=1.4, capsize=2, **look)
-    handles = [Line2D([], [], color=colour, marker=marker) for colour, marker in looks.values()]
-    labels = [printable(name) for name in looks]
+            axes.errorbar(series.x, series.y, bars, linewidth=1.4, capsize=2, label=printable(series.name), **look)
     if any(series.paper for series in panel.series):
-        handles.append(Line2D([], [], color="#555555", linestyle="--", marker="o", markerfacecolor="none"))
-        labels.append("as the paper prints it")
-    if panel.level is not None:
-        axes.axhline(panel.level[1], color="#555555", linestyle=":", linewidth=1)
-        handles.append(Line2D([], [], color="#555555", linestyle=":"))
-        labels.append(panel.level[0])
-    axes.legend(handles, labels, fontsize=8, loc="best")
+        axes.plot([], [], color="#555555", linestyle="--", marker="o", markerfacecolor="none", label="the paper's")
+    if panel.chance is not None:
+        axes.axhline(panel.chance, color="#555555", linestyle=":", linewidth=1, label="chance")
+    axes.legend(fontsize=8, loc="best")
     axes.set(title=panel.title, xlabel=panel.x_name, ylabel=panel.y_name, ylim=(0, 1.02))
     if panel.log:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    if panel.ticks is not None:
-        axes.set_xticks(panel.ticks, [f"{tick:,.0f}" for tick in panel.ticks], rotation=45 if panel.log else 0)
     axes.grid(alpha=0.25)

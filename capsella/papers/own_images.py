@@ -1,21 +1,24 @@
-"""Recipes for a folder of your own images, and functions that adapt them to the folder."""
+"""Recipes for a folder of your own images, adapted to the folder, and the recipe that a command line asks for."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from rich.console import Console
 
 from capsella.data import FolderData, FolderListing, FolderSummary, inspect_folder
-from capsella.errors import ArgumentError, pluralize
+from capsella.data.listing import no_folder
+from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
 from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnorb_small
 from capsella.papers.sabour2017.recipes import sabour2017_cells, sabour2017_cells_cnn
 from capsella.routing import EMRouting
-from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
+from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe, read_recipe
 from capsella.training.flags import with_fields
-from capsella.training.registry import get_recipe, register_recipe
+from capsella.training.registry import get_recipe, list_recipes, register_recipe
 
 UNNAMED = Path("images")  # placeholder folder of these recipes
 FOLDER = FolderData(UNNAMED, size=32)
@@ -34,15 +37,8 @@ RECIPE_OF = {
 }
 PRETRAINED = "efficientnet_lite0"  # the default backbone
 DEFAULT = "images-efficient"  # the recipe of `capsella train FOLDER`
-SIDES = (
-    32,
-    48,
-    64,
-    96,
-    128,
-    160,
-    224,
-)  # images are resized to the largest of these that exceeds neither their own size nor the recipe's
+# Images are resized to the largest of these that exceeds neither their own size nor the recipe's.
+SIDES = (32, 48, 64, 96, 128, 160, 224)
 CHOSEN_ON = 1_503  # training images on which epochs were chosen; on other folders, a recipe sees as many images in all
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 100
 FEW_IMAGES = 640  # folders with fewer training images get batches of 16, for more steps
@@ -193,14 +189,73 @@ def images_fine_tuned() -> Recipe:
     )
 
 
-class Fitted(NamedTuple):
-    """A recipe adapted to a folder. reasons: why each of its flags was chosen, by flag."""
+def choose_recipe(
+    words: Sequence[str], given: Mapping[str, Any], out: Console
+) -> tuple[str, Recipe, FolderListing | None]:
+    """Return a recipe's name, the recipe with the given flags, and the listing of the folder it was adapted to, if any.
 
-    recipe: Recipe
-    reasons: dict[str, str]
+    Args:
+        words: a recipe or its JSON file, images, or the recipe followed by the images.
+        given: values of recipe fields by dotted path, e.g. `data.size`.
+        out: prints what was chosen for the images.
+
+    Raises:
+        ValueError: no such recipe, or a setting out of range. CapsellaError: no such folder or file.
+    """
+    name, images = _name_and_images(words)
+    fields = {path: value for path, value in given.items() if not path.startswith("compute.")}
+    if images is not None:
+        check_argument("data" not in fields, f"be left out, since {images} has the images", data=fields.get("data"))
+        fields["data"] = images
+    if name.endswith(".json"):
+        return Path(name).stem, with_fields(read_recipe(Path(name)), fields), None
+    recipe = get_recipe(name)
+    if not isinstance(recipe.data, FolderData):
+        return name, with_fields(recipe, fields), None
+    folder = Path(fields.get("data", recipe.data.path))
+    if folder == UNNAMED and not folder.exists():
+        raise ArgumentError("images", f"be given for this recipe, e.g. capsella train {name} IMAGES", None)
+    if "data" in fields and folder.is_dir():
+        del fields["data"]
+        return name, *_fit_to_folder(name, folder, fields, out)
+    return name, with_fields(recipe, fields), None
 
 
-def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
+def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
+    """Return the recipe's name or file, and the images, from the words of a command line."""
+    check_argument(bool(words) and all(words), "name a recipe or images", words=tuple(words))
+    first, *rest = words
+    if first.endswith(".json") or first in list_recipes():
+        return first, rest[0] if rest else None
+    if rest and rest[0] in list_recipes():
+        raise ArgumentError("recipe", f"come before the images: {rest[0]} {first}", f"{first} {rest[0]}")
+    is_path = Path(first).exists() or Path(first).parent != Path() or first.endswith("/")
+    if not is_path:
+        get_recipe(first)  # raises, with the nearest name
+    if not Path(first).is_dir() and not (first.endswith(".npz") and Path(first).is_file()):
+        raise CapsellaError(no_folder(first))
+    return DEFAULT, first
+
+
+def _fit_to_folder(
+    name: str, folder: Path, fields: Mapping[str, Any], out: Console
+) -> tuple[Recipe, FolderListing | None]:
+    """Return a recipe adapted to a folder of images and then given `fields`, and the listing of the files."""
+    found, base = inspect_folder(folder), get_recipe(name)
+    limits = {path: fields[path] for path in ("data.validation", "data.test", "data.per_class") if path in fields}
+    if folds := fields.get("data.folds"):
+        limits["data.test"] = 1 / folds
+    recipe = fitted(with_fields(base, limits), found)
+    recipe = with_fields(replace(recipe, data=replace(recipe.data, test=base.data.test)), fields)
+    changed = asdict(recipe.augment).items() - asdict(AugmentOptions()).items()
+    settings = f"--size {recipe.data.size} --channels {recipe.data.channels} --batch-size {recipe.batch_size}"
+    augmentation = ", ".join(f"{field} {value}" for field, value in sorted(changed)) or "none"
+    lines = (f"{folder}: {found}", f"recipe {name} {settings} --epochs {recipe.epochs}; augmentation: {augmentation}")
+    out.print(*lines, sep="\n", markup=False, soft_wrap=True)
+    return recipe, found.listing
+
+
+def fitted(recipe: Recipe, images: FolderSummary) -> Recipe:
     """Return the recipe with size, channels, batch size and epochs chosen for the images of a folder.
 
     The random shifts stay the same fraction of the image's side.
@@ -216,67 +271,15 @@ def fitted(recipe: Recipe, images: FolderSummary) -> Fitted:
     train = max(1, round(learned_from * (1 - (0 if images.validation else recipe.data.validation))))
     if recipe.data.per_class is not None:
         train = min(train, recipe.data.per_class * len(images.classes))
-    batch = min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size
-    epochs = recipe.epochs if recipe.optimizer.method == "logistic_regression" else usual_epochs(recipe.epochs, train)
-    data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)
-    augment = replace(recipe.augment, shift=round(recipe.augment.shift * size / most))
-    reasons = {
-        f"--size {size}": _why_size(size, side, most),
-        f"--channels {data.channels}": "the images are in colour" if data.channels == 3 else "the images are grey",
-        f"--batch-size {batch}": f"there are about {train:,} training images",
-        f"--epochs {epochs}": f"the network sees about {epochs * train:,} images",
-    }
-    return Fitted(replace(recipe, data=data, augment=augment, batch_size=batch, epochs=epochs), reasons)
-
-
-def fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any]) -> tuple[Recipe, list[str], FolderListing | None]:
-    """Return a recipe adapted to a folder of images, lines on what was chosen and why, and the listing of its files.
-
-    Args:
-        name: a registered recipe.
-        folder: one subfolder per class.
-        fields: values of recipe fields by dotted path; they override what would be chosen.
-
-    Raises:
-        ValueError: a field is out of range. CapsellaError: no such folder, or no images in it.
-    """
-    found, base = inspect_folder(folder), get_recipe(name)
-    limits = {path: fields[path] for path in ("data.validation", "data.test", "data.per_class") if path in fields}
-    if folds := fields.get("data.folds"):
-        limits["data.test"] = 1 / folds
-    recipe, reasons = fitted(with_fields(base, limits), found)
-    usual = recipe.epochs
-    kept = {field: getattr(base.data, field) for field in ("validation", "test", "per_class")}
-    recipe = with_fields(replace(recipe, data=replace(recipe.data, **kept)), fields)
-    flags = {path.rpartition(".")[2].replace("_", "-") for path in fields}
-    lines = [
-        f"{folder}: {found}",
-        f"recipe {name}, with these settings for your images:",
-        *(f"  {flag:<16} {why}" for flag, why in reasons.items() if flag.split()[0].lstrip("-") not in flags),
-        f"  augmentation: {describe_augmentation(recipe.augment)} (change it with flags, e.g. --no-flip --shift 0)",
-    ]
-    if 2 * recipe.epochs < usual:
-        lines.append(f"note: {recipe.epochs} epochs may be too few to converge; {usual} are usual for these images")
-    return recipe, lines, found.listing
-
-
-def describe_augmentation(augment: AugmentOptions) -> str:
-    """Summarize an augmentation in a few words.
-
-    >>> describe_augmentation(AugmentOptions(shift=4, flip=True))
-    'flips, shifts by up to 4 pixels'
-    """
-    plain = ("shift", "padding_mode", "rotation", "rotation_sd", "flip", "mirror")
-    others = replace(AugmentOptions(), **{name: getattr(augment, name) for name in plain})
-    for_domains = augment == augment.for_domain_shift()
-    changes = {
-        "rotation": augment.rotation or augment.rotation_sd,
-        "flips": augment.flip or augment.mirror,
-        f"shifts by up to {pluralize(augment.shift, 'pixel')}": augment.shift,
-        "changes as by other microscopes, stains and cameras": for_domains,
-        "others (see --help-all)": augment != others and not for_domains,
-    }
-    return ", ".join(change for change, is_made in changes.items() if is_made) or "none"
+    return replace(
+        recipe,
+        data=replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1),
+        augment=replace(recipe.augment, shift=round(recipe.augment.shift * size / most)),
+        batch_size=min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size,
+        epochs=recipe.epochs
+        if recipe.optimizer.method == "logistic_regression"
+        else usual_epochs(recipe.epochs, train),
+    )
 
 
 def usual_epochs(epochs: int, train: int) -> int:
@@ -286,12 +289,6 @@ def usual_epochs(epochs: int, train: int) -> int:
     (30, 100, 20)
     """
     return min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(epochs * CHOSEN_ON / train)))
-
-
-def _why_size(size: int, side: int, most: int) -> str:
-    if size > side:
-        return f"the smallest useful size; the images have {side} pixels"
-    return "the size of this recipe" if size == most else f"near the images' {side} pixels"
 
 
 def recipe_for(network: str) -> tuple[str, Recipe]:

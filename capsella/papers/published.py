@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from capsella.data import source_names
 from capsella.errors import ArgumentError, unknown_name
@@ -15,7 +13,6 @@ from capsella.papers.forslov2018 import tables as forslov2018
 from capsella.papers.hinton2018 import tables as hinton2018
 from capsella.papers.routing_benchmark.table import RoutingBenchmark
 from capsella.papers.sabour2017 import tables as sabour2017
-from capsella.papers.sweep import Sweep
 from capsella.papers.table_types import Claim, Published
 from capsella.papers.viewpoint_curves import ViewpointCurves
 
@@ -40,19 +37,17 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "heinsen2019": heinsen2019.table,
 }
 # Tables that are in no paper: `papers run` makes them; `papers reproduce` has nothing to compare them with.
-OWN_TABLES: dict[str, Callable[[BudgetName], RoutingBenchmark | FewImages | ViewpointCurves | Sweep]] = {
+OWN_TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "routings": lambda budget: RoutingBenchmark(budget=budget),
-    "few-images": FewImages,
-    "few-images-pretrained": partial(FewImages, pretrained=True),
-    "viewpoint-curves": ViewpointCurves,
+    "few-images": lambda budget: FewImages(budget=budget),
+    "few-images-pretrained": lambda budget: FewImages(budget=budget, pretrained=True),
+    "viewpoint-curves": lambda budget: ViewpointCurves(budget=budget),
     "sabour2017-rates": sabour2017.rates,
     "sabour2017-decoder": sabour2017.decoder_weights,
 }
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018.figure_2,
-    "sabour2017-3": sabour2017.figure_3,
-    "sabour2017-4": sabour2017.figure_4,
-    "sabour2017-5": sabour2017.figure_5,
+    **sabour2017.FIGURES,
     **forslov2018_figures.FIGURES,
 }
 # Claims of the papers. Two rows of a table or figure above decide each.
@@ -78,15 +73,11 @@ STAND_INS = {
 
 
 def paper_of(name: str) -> str:
-    """Return the paper's part of the name of a table or figure.
-
-    >>> paper_of("sabour2017-1"), paper_of("ribeiro2020")
-    ('sabour2017', 'ribeiro2020')
-    """
+    """Return the paper's part of the name of a table or figure."""
     return name.partition("-")[0]
 
 
-def find_published(name: str, budget: BudgetName, sources: str | None = None, rows: Sequence[str] = ()) -> Any:
+def find_published(name: str, budget: BudgetName, sources: str | None = None, rows: Sequence[str] = ()) -> Published:
     """Return a registered table or figure, optionally for other sources of images or with only some of its rows.
 
     Args:
@@ -101,7 +92,7 @@ def find_published(name: str, budget: BudgetName, sources: str | None = None, ro
     registered = {**TABLES, **OWN_TABLES, **FIGURES}
     if name not in registered:
         raise unknown_name("name", name, registered)
-    published: Any = registered[name](budget)
+    published = registered[name](budget)
     if sources is not None:
         for source in sources.split(","):
             if source not in source_names():

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -16,12 +16,13 @@ from rich.table import Table
 from capsella.data import DataOptions, load_data
 from capsella.environment import hardware
 from capsella.errors import ArgumentError, CapsellaError, pluralize
-from capsella.evaluation import Interval, over_seeds
+from capsella.evaluation import Interval, over_seeds, points
 from capsella.experiments import Results, Row, Runner, common_seeds, reevaluate
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.papers.budget import BudgetName, Budgets, images, medium
-from capsella.training import ModelOptions, OptimizerOptions, Recipe
+from capsella.training import OptimizerOptions, Recipe
+from capsella.training.flags import with_fields
 from capsella.training.registry import get_recipe
 
 NOT_RUN = "not run"  # the cell of a row that was not trained
@@ -30,6 +31,7 @@ SHORT = "short"  # the caveat on all numbers at the small budget
 FEW_IMAGES = "few images"  # the caveat on numbers from far fewer training images than the paper's
 COPIES = {"smallnorb-jpeg": "smallnorb", "cifar10-jpeg": "cifar10"}  # complete copies of the papers' images
 ERROR_COLUMNS = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
+SWEEP_COLUMNS = ("validation error %", "validation loss")
 _NUMBER = re.compile(r"[+-]?\d")
 _OURS = re.compile(r"(\bours( %)?|, accuracy %)$")  # matches the heads of columns with our numbers
 
@@ -76,7 +78,7 @@ def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> t
         ErrorRow(
             slug=spec.slug,
             recipe_name=spec.recipe,
-            recipe=limit(override(get_recipe(spec.recipe), spec.overrides)),
+            recipe=limit(with_fields(get_recipe(spec.recipe), spec.overrides)),
             label=spec.label,
             paper=spec.paper,
             paper_sd=spec.paper_sd,
@@ -85,33 +87,23 @@ def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> t
     )
 
 
-def override(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with the given fields replaced, by dotted path."""
-
-    def changed(holder: Any, keys: Sequence[str], value: Any) -> Any:
-        if not keys:
-            return value
-        if isinstance(holder, ModelOptions):
-            return holder.replace(**{keys[0]: changed(holder.options.get(keys[0]), keys[1:], value)})
-        return replace(holder, **{keys[0]: changed(getattr(holder, keys[0]), keys[1:], value)})
-
-    for path, value in overrides.items():
-        recipe = changed(recipe, path.split("."), value)
-    return recipe
-
-
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A table or figure of a paper.
+    """A table or figure.
 
-    title: paper, number and subject. note: text below the table, on what the numbers mean. family: name of the run
-    folder that several tables and figures of a paper share; None for a folder of its own. caveat_text: appended in
-    brackets to each of our numbers. requires_common_seeds: keep only the seeds with which every row was trained.
+    title: paper, number and subject. note: text below the table, on what the numbers mean. columns: heads of a table's
+    label columns. family: name of the run folder that several tables and figures of a paper share; None for a folder
+    of its own. file: stem of its file; default: the name of the folder. caveat_text: appended in brackets to each of
+    our numbers. requires_common_seeds: keep only the seeds with which every row was trained.
     """
+
+    suffix: ClassVar[str] = "json"
 
     title: str
     note: str = ""
+    columns: tuple[str, ...] = ()
     family: str | None = None
+    file: str = ""
     caveat_text: str = ""
     requires_common_seeds: bool = False
 
@@ -125,7 +117,7 @@ class Published:
 
     def path(self, folder: Path) -> Path:
         """Return the path of a table's JSON, or of a figure's picture, which has its JSON beside it."""
-        return folder / f"{folder.resolve().name}.json"
+        return folder / f"{self.file or folder.resolve().name}.{self.suffix}"
 
     def caveat(self, slug: str) -> str:
         """Return the caveat on a row's numbers, e.g. "few images"; empty if they need none."""
@@ -173,6 +165,41 @@ class Published:
             raise CapsellaError(f"{folder}: trainings diverged: {', '.join(diverged)}; remove them to train anew")
         return self.build(results, folder, command, console)
 
+    def write(
+        self, folder: Path, command: str, measured: str, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Write the JSON of a table and return its values.
+
+        Args:
+            folder: the folder of the runs; cells mention the trainings that diverged there.
+            command: the command line that makes this table.
+            measured: what was measured, on which data, with how many seeds, on which hardware.
+            columns: heads of the columns with numbers, which follow the labels.
+            rows: for each row its "cells", one per head, and the values they were made from; "slugs" lists the rows
+                whose networks the numbers in `ours_columns` belong to, in that order.
+        """
+        values: dict[str, Any] = {
+            "title": self.title,
+            "note": self.note,
+            "measured": measured,
+            "command": command,
+            "heads": [*self.columns, *columns],
+            "labels": len(self.columns),
+            **({"caveat": self.caveat_text} if self.caveat_text else {}),
+        }
+        values["rows"] = [_name_diverged(row, ours_columns(values), folder) for row in rows]
+        write_json(self.path(folder), values)
+        return values
+
+
+def _name_diverged(row: Mapping[str, Any], ours: Sequence[int], folder: Path) -> dict[str, Any]:
+    cells = list(row["cells"])
+    for at, slug in zip(ours, row.get("slugs", []), strict=False):
+        if diverged := len(list(folder.glob(f"{slug}-seed*/diverged.json"))):
+            note = f"{cells[at]} ({pluralize(diverged, 'seed')} diverged)"
+            cells[at] = DIVERGED if cells[at] == NOT_RUN else note
+    return {**row, "cells": cells}
+
 
 @dataclass(frozen=True)
 class ReevaluatedRow:
@@ -192,16 +219,12 @@ class ReevaluatedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorTable(Published):
-    """A table of test errors.
+    """A table of test errors. reevaluated: rows that test other rows' networks again; each follows its row."""
 
-    columns: heads of the label columns. reevaluated: rows that test other rows' networks again; each follows its row.
-    """
-
-    columns: tuple[str, ...]
     rows: tuple[ErrorRow, ...]
     reevaluated: tuple[ReevaluatedRow, ...] = ()
 
-    def on(self, source: str) -> "ErrorTable":
+    def on(self, source: str) -> Self:
         """Return the table for other sources of images, separated by commas.
 
         In a table with several sources, each name replaces the source that is its prefix: smallnorb-jpeg replaces
@@ -227,10 +250,6 @@ class ErrorTable(Published):
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`. The JSON has each run's result."""
-        tested = dict.fromkeys(
-            f"{run['data']}, {run['test']['images']} images" for runs in results.values() for run in runs
-        )
-        measured = f"Test error on {' and '.join(tested)}; {seeds_phrase(results)}; {hardware_of(results)}."
         rows: list[dict[str, Any]] = []
         for row in self.rows:
             runs = results.get(row.slug, [])
@@ -240,9 +259,7 @@ class ErrorTable(Published):
                 tests = [reevaluate(path, again.slug, row.recipe.data, again.change) for path in folders]
                 changed = [{**run, "test": test} for run, test in zip(runs, tests, strict=True)]
                 rows.append(_error_values(again, row.slug, changed))
-        values = table_values(self, measured, command, ERROR_COLUMNS, rows, folder=folder)
-        write_json(self.path(folder), values)
-        return values
+        return self.write(folder, command, measured_text("Test error", results), ERROR_COLUMNS, rows)
 
 
 def error_table(
@@ -294,6 +311,27 @@ def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Published):
+    """A table of validation errors. No test image is seen."""
+
+    rows: tuple[ErrorRow, ...]
+
+    def on(self, source: str) -> Self:
+        """Return the sweep for images of another source."""
+        return replace(self, rows=tuple(row.on(source) for row in self.rows))
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Train the missing runs and write the table. A row that diverged has an infinite error."""
+        rows = []
+        for row, runs in zip(self.rows, Runner(folder, console).validate(self.rows, seeds), strict=True):
+            errors, losses = [run.error for run in runs.values()], [run.loss for run in runs.values()]
+            cells = [*row.label, over_seeds(errors), f"{_mean(losses):.4f}"]
+            rows.append({"cells": cells, "validation_error_percent": errors, "validation_loss": losses})
+        measured = f"Error on validation images; {pluralize(len(seeds), 'seed')}."
+        return self.write(folder, command, measured, SWEEP_COLUMNS, rows)
+
+
 @dataclass(frozen=True)
 class TestSet:
     """One of the two sets of test images of a `MatchedErrorTable`.
@@ -323,12 +361,11 @@ class StandIn:
     """A source whose images resemble the paper's closely enough to keep the published numbers in the table.
 
     slugs: rows that can be trained on these images; empty for all. stop_at_error: replaces that of the recipes, in per
-    cent. note: added to the note of the table.
+    cent.
     """
 
     slugs: tuple[str, ...] = ()
     stop_at_error: float | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,21 +375,13 @@ class MatchedErrorTable(Published):
     rows: pairs of networks to compare, whose labels end with the network. If all runs of a pair reached the error, a
     third row has the second network's errors minus the first one's, seed by seed. test_sets: images like the training
     images, and changed ones. stand_ins: similar images, by source.
-
-    Raises:
-        ValueError: an odd number of rows, or none.
     """
 
-    columns: tuple[str, ...]
     rows: tuple[ErrorRow, ...]
     test_sets: tuple[TestSet, TestSet]
     stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not self.rows or len(self.rows) % 2:
-            raise ArgumentError("rows", "be pairs", [row.slug for row in self.rows])
-
-    def on(self, source: str) -> "MatchedErrorTable":
+    def on(self, source: str) -> Self:
         """Return the table for another source of images, without rows that cannot be trained on it.
 
         If the changed images have their own source, only that one is replaced, and networks train on the same images.
@@ -370,7 +399,7 @@ class MatchedErrorTable(Published):
         rows = [row.on(source) for row in rows if not like.slugs or row.slug in like.slugs]
         if (stop := like.stop_at_error) is not None:
             rows = [replace(r, recipe=replace(r.recipe, stop_at_error=stop), caveat=f"at {stop:g} %") for r in rows]
-        return replace(self, rows=tuple(rows), note=f"{self.note} {like.note}".strip())
+        return replace(self, rows=tuple(rows))
 
     def caveat(self, slug: str) -> str:
         """Return the error at which the row's network stops, e.g. "at 7 %"; empty if it is the paper's."""
@@ -383,15 +412,9 @@ class MatchedErrorTable(Published):
             yield from (changed for test_set in self.test_sets if (changed := test_set.options(data)) is not None)
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """See `Published.run`. Changed images with their own source are checked before the first training."""
-        data, changed = self.rows[0].recipe.data, self.test_sets[1]
-        runs = [row.folder(folder, seed) for seed in seeds for row in self.rows]
-        if changed.source and not all((run / f"{changed.key}.json").exists() for run in runs):
-            tests = [load_data(options).test for options in (data, data.on(changed.source))]
-            forms = [(images.classes, images.channels, images.image_size) for images in tests]
-            if forms[0] != forms[1]:
-                rule = f"have the classes, channels and size of {data.name}, {forms[0]}"
-                raise ArgumentError("data", rule, f"{changed.source}: {forms[1]}")
+        """See `Published.run`. Changed images with their own source are loaded before the first training."""
+        if (source := self.test_sets[1].source) is not None:
+            load_data(self.rows[0].recipe.data.on(source))
         return super().run(folder, seeds, command, console)
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
@@ -402,9 +425,7 @@ class MatchedErrorTable(Published):
             rows += [self._row(first, runs[first.slug]), self._row(second, runs[second.slug])]
             rows.append(self._difference(first, second, runs))
         heads = (f"{test_set.head}, {whose} %" for test_set in self.test_sets for whose in ("paper", "ours"))
-        values = table_values(self, self._measured(runs), command, ("stopped", *heads, "gap"), rows, folder=folder)
-        write_json(self.path(folder), values)
-        return values
+        return self.write(folder, command, self._measured(runs), ("stopped", *heads, "gap"), rows)
 
     def _with_tests(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
         """Return the results extended by those on test sets that training does not evaluate."""
@@ -423,14 +444,17 @@ class MatchedErrorTable(Published):
         return "; ".join([*texts, seeds_phrase(runs), hardware_of(runs)]) + "."
 
     def _row(self, row: ErrorRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
+        values: dict[str, Any] = {"slugs": [row.slug] * 2, "runs": runs}
+        if not runs:
+            return values | {"cells": [*row.label, "–", *self._cells(row, row.paper, None, NOT_RUN)]}
         stops = [run["training"]["stopped"] for run in runs]
         stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
         keys = [test_set.key for test_set in self.test_sets]
         errors = [[run[key]["error_percent"] for run in runs] for key in keys]
-        is_fair = all(stop["reached"] for stop in stops)
-        cells = self._cells(row, row.paper, errors, is_fair=is_fair) if runs else self._cells(row, row.paper, None)
-        values = {"cells": [*row.label, stopped or "–", *cells], "slugs": [row.slug] * 2, "runs": runs}
-        return values | ({"keys": keys} if runs else {})
+        cells = self._cells(row, row.paper, errors)
+        if not all(stop["reached"] for stop in stops):
+            cells[-1] = "–"
+        return values | {"cells": [*row.label, stopped, *cells], "keys": keys}
 
     def _difference(self, first: ErrorRow, second: ErrorRow, runs: Results) -> dict[str, Any]:
         """Return the row with the second network's errors minus the first one's, for runs with the same seed."""
@@ -443,7 +467,7 @@ class MatchedErrorTable(Published):
             paper = tuple(b - a for a, b in zip(first.paper, second.paper, strict=True))
         is_fair = bool(pairs) and all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair)
         stopped = "all" if is_fair else "not all: not compared" if pairs else NOT_RUN
-        cells = self._cells(first, paper, errors if is_fair else None, missing="–", signed=True)
+        cells = self._cells(first, paper, errors if is_fair else None, "–", sign="+")
         label = [*first.label[:-1], f"{second.label[-1]} − {first.label[-1]}"]
         return {"cells": [*label, stopped, *cells], "by_seed": dict(zip(keys, errors, strict=True))}
 
@@ -452,73 +476,21 @@ class MatchedErrorTable(Published):
         row: ErrorRow,
         paper: Sequence[float] | None,
         errors: Sequence[Sequence[float]] | None,
-        *,
-        missing: str = NOT_RUN,
-        signed: bool = False,
-        is_fair: bool = True,
+        missing: str = "",
+        sign: str = "",
     ) -> list[str]:
-        """Return the paper's and our errors, and the gap between the two on changed images, as cells."""
-        printed = ["–", "–"] if paper is None else [f"{value:{'+.2f' if signed else 'g'}}" for value in paper]
+        """Return the paper's and our errors, and the gap between the two on changed images, as cells.
+
+        missing: our cells if there are no `errors`. sign: "+" for differences.
+        """
+        printed = ["–", "–"] if paper is None else [f"{value:{'+.2f' if sign else 'g'}}" for value in paper]
         if errors is None:
             return [printed[0], missing, printed[1], missing, "–"]
-        after = f" ({row.caveat})" if row.caveat else ""
-        ours = [
-            signed_mean(values, signed=signed) + after + test_set.caveat
-            for values, test_set in zip(errors, self.test_sets, strict=True)
-        ]
-        is_fair = is_fair and not row.caveat and not self.test_sets[1].caveat
-        gap = f"{_mean(errors[1]) - paper[1]:+.1f}" if is_fair and paper is not None else "–"
+        caveats = [(f" ({row.caveat})" if row.caveat else "") + test_set.caveat for test_set in self.test_sets]
+        texts = [over_seeds(values) for values in errors]
+        ours = [("" if text.startswith("-") else sign) + text + c for text, c in zip(texts, caveats, strict=True)]
+        gap = "–" if paper is None or any(caveats) else f"{_mean(errors[1]) - paper[1]:+.1f}"
         return [printed[0], ours[0], printed[1], ours[1], gap]
-
-
-def table_values(
-    table: Any,
-    measured: str,
-    command: str,
-    columns: Sequence[str],
-    rows: Iterable[dict[str, Any]],
-    *,
-    folder: Path | None = None,
-) -> dict[str, Any]:
-    """Return the JSON of a table.
-
-    Args:
-        table: has a title, a note, and columns (the heads of the label columns), and may have a caveat_text.
-        measured: what was measured, on which data, with how many seeds, on which hardware.
-        command: the command line that makes this table.
-        columns: heads of the columns with numbers, which follow the labels.
-        rows: for each row its "cells", one per head, and the values they were made from; "slugs" lists the rows whose
-            networks the numbers in `ours_columns` belong to, in that order.
-        folder: the folder of the runs; cells mention the trainings that diverged there.
-
-    Raises:
-        ValueError: a row has more or fewer cells than there are heads.
-    """
-    heads, rows = [*table.columns, *columns], list(rows)
-    for row in rows:
-        if len(row["cells"]) != len(heads):
-            raise ArgumentError("cells", f"be {len(heads)}, one for each of {heads}", row["cells"])
-    values = {
-        "title": table.title,
-        "note": table.note,
-        "measured": measured,
-        "command": command,
-        "heads": heads,
-        "labels": len(table.columns),
-        **({"caveat": caveat} if (caveat := getattr(table, "caveat_text", "")) else {}),
-    }
-    if folder is not None:
-        rows = [_name_diverged(row, ours_columns(values), folder) for row in rows]
-    return values | {"rows": rows}
-
-
-def _name_diverged(row: dict[str, Any], ours: Sequence[int], folder: Path) -> dict[str, Any]:
-    cells = list(row["cells"])
-    for at, slug in zip(ours, row.get("slugs", []), strict=False):
-        if diverged := len(list(folder.glob(f"{slug}-seed*/diverged.json"))):
-            note = f"{cells[at]} ({pluralize(diverged, 'seed')} diverged)"
-            cells[at] = DIVERGED if cells[at] == NOT_RUN else note
-    return {**row, "cells": cells}
 
 
 def draw_table(values: Mapping[str, Any]) -> Table:
@@ -551,7 +523,7 @@ def cells_with_caveats(
     paper's, so that cell becomes a dash.
 
     Args:
-        values: see `table_values`.
+        values: see `Published.write`.
         states: states of trainings, by slug of the row; a state replaces the table's caveat.
     """
     default = values.get("caveat") or (SHORT if "--budget small" in values["command"] else "")
@@ -570,20 +542,16 @@ def ours_columns(values: Mapping[str, Any]) -> list[int]:
     return [at for at, head in enumerate(values["heads"]) if _OURS.search(head)]
 
 
+def measured_text(what: str, results: Results) -> str:
+    """Return what a table of test results measured, on which images, with how many seeds and on which processors."""
+    runs = [run for of_row in results.values() for run in of_row]
+    tested = dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in runs)
+    return f"{what} on {' and '.join(tested)}; {seeds_phrase(results)}; {hardware_of(results)}."
+
+
 def hardware_of(results: Results) -> str:
     """Name the processors on which the runs were trained, each once."""
     return " and ".join(dict.fromkeys(hardware(run["environment"]) for runs in results.values() for run in runs))
-
-
-def signed_mean(values: Sequence[float], *, signed: bool = True) -> str:
-    """Format the mean and, for several seeds, the standard deviation; with a sign if the values are differences."""
-    text = over_seeds(values)
-    return f"+{text}" if signed and not text.startswith("-") else text
-
-
-def with_test(gain: Interval) -> dict[str, Any]:
-    """Return a difference ready for JSON, with its p-value and the smallest detectable difference."""
-    return {**gain.to_dict(), "p": gain.p_value, "detectable": gain.detectable}
 
 
 def seeds_phrase(results: Results) -> str:
@@ -608,6 +576,16 @@ def diverged_phrase(folder: Path, slugs: Iterable[str]) -> str:
 def seeds_of(results: Results) -> list[int]:
     """Return the seeds of all runs, each once."""
     return list(dict.fromkeys(run["seed"] for runs in results.values() for run in runs))
+
+
+def with_test(gain: Interval | None) -> dict[str, Any] | None:
+    """Return a difference ready for JSON, with its p-value and the smallest detectable difference."""
+    return None if gain is None else {**gain.to_dict(), "p": gain.p_value, "detectable": gain.detectable}
+
+
+def interval_cell(gain: Interval) -> str:
+    """Format a difference of proportions and its interval in percentage points."""
+    return f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,22 +8,22 @@ analysis of covariance over all checkpoints. The plan (results/plans.md, D) prec
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
 from rich.console import Console
 
-from capsella.data import Splits, load_once
-from capsella.errors import ArgumentError, pluralize
+from capsella.data import DataOptions, Splits, load_data, load_once
+from capsella.errors import ArgumentError
 from capsella.evaluation import Interval, evaluate, over_seeds, points
 from capsella.experiments import CorrectnessTable, Row, check_seeds, evaluate_run, reevaluate
-from capsella.files import write_json
 from capsella.papers.budget import Budget, BudgetName
 from capsella.papers.routing_benchmark.datasets import BEST, CNNS, OTHERS
-from capsella.papers.table_types import hardware_of, table_values, with_test
-from capsella.routing import LogisticRouting
+from capsella.papers.table_types import Published, interval_cell, measured_text, with_test
+from capsella.routing import EMRouting
 from capsella.training import ModelOptions, Recipe, RunFolder, resume, train
 from capsella.training.registry import get_recipe
 
@@ -46,23 +46,21 @@ SOURCES: Mapping[str, tuple[By, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class ViewpointCurves:
+@dataclass(frozen=True, kw_only=True)
+class ViewpointCurves(Published):
     """The table of novel viewpoints: a row per network, for novel azimuths and for novel elevations."""
 
     budget: BudgetName
     source: str = "toys-5"
     title: str = "Novel viewpoints at equal error on familiar ones"
-    columns: tuple[str, ...] = ("viewpoints by", "network")
-    family: str | None = None
     note: str = (
-        "Networks of 128,000 parameters with one stem and one training; the last epoch's errors. Cross-entropy of "
-        f"log-odds for all. Gains of {EM} routing have a 95 % interval over objects and seeds. At equal familiar "
-        "error: analysis of covariance over the checkpoints with a familiar error below "
-        f"{COMPARED_BELOW:g} %, one slope for both networks, seeds as replicates."
+        f"Errors of the last epoch. Gains of {EM} routing have a 95 % interval over objects and seeds. At equal "
+        "familiar error: analysis of covariance over the checkpoints with a familiar error below "
+        f"{COMPARED_BELOW:g} %, one slope for both networks."
     )
+    columns: tuple[str, ...] = ("viewpoints by", "network")
 
-    def on(self, source: str) -> "ViewpointCurves":
+    def on(self, source: str) -> Self:
         """Return the table for other objects.
 
         Raises:
@@ -71,10 +69,6 @@ class ViewpointCurves:
         if source not in SOURCES:
             raise ArgumentError("data", f"be one of {', '.join(SOURCES)}", source)
         return replace(self, source=source)
-
-    def path(self, folder: Path) -> Path:
-        """Return the path of the JSON."""
-        return folder / f"{folder.resolve().name}.json"
 
     @property
     def recipe_name(self) -> str:
@@ -89,10 +83,10 @@ class ViewpointCurves:
         base = (SMALL if self.budget == "small" else LONG).limit(base)
         options = {name: value for name, value in base.model.options.items() if name != "routing"}
         em = BEST["em"]
-        uniform = em.with_uniform_couplings() if isinstance(em, LogisticRouting) else em
+        assert isinstance(em, EMRouting)
         models = {
             EM: ModelOptions(base.model.name, {**options, "routing": em}),
-            "EM, uniform couplings": ModelOptions(base.model.name, {**options, "routing": uniform}),
+            "EM, uniform couplings": ModelOptions(base.model.name, {**options, "routing": em.with_uniform_couplings()}),
             **{name: ModelOptions(OTHERS[name], options) for name in CNNS},
         }
         return {name: replace(base, model=model) for name, model in models.items()}
@@ -100,23 +94,22 @@ class ViewpointCurves:
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """Train and test the missing runs, azimuths first, and write the table after every seed."""
         check_seeds(seeds)
-        measured: dict[By, dict[str, list[_Curve]]] = {}
+        curves: dict[By, dict[str, list[_Curve]]] = {}
         values: dict[str, Any] = {}
         for by in SOURCES[self.source]:
-            measured[by] = {name: [] for name in self.recipes(by)}
+            curves[by] = {name: [] for name in self.recipes(by)}
             for seed in seeds:
                 for name, recipe in self.recipes(by).items():
                     slug = f"{by}-{name.lower().replace(', ', '-').replace(' ', '-')}"
                     row = Row(slug=slug, recipe_name=self.recipe_name, recipe=recipe)
-                    measured[by][name].append(_curve(row, seed, folder, console))
-                rows = [row for which, of_which in measured.items() for row in _rows(which, of_which)]
-                values = table_values(self, _measured(measured), command, COLUMNS, rows)
-                write_json(self.path(folder), values)
+                    curves[by][name].append(_curve(row, seed, folder, console))
+                rows = [row for which, of_which in curves.items() for row in _rows(which, of_which)]
+                measured = measured_text("Test error", {str(n): row["runs"] for n, row in enumerate(rows)})
+                values = self.write(folder, command, measured, COLUMNS, rows)
         return values
 
 
-@dataclass(frozen=True)
-class _Curve:
+class _Curve(NamedTuple):
     """A run. points: (familiar, novel) error in per cent after each epoch. result, novel: its JSONs of these names."""
 
     points: Float[np.ndarray, "epochs 2"]
@@ -131,7 +124,7 @@ def _curve(row: Row, seed: int, folder: Path, console: Console) -> _Curve:
     if not (run_folder / "curve.json").exists():
         shutil.rmtree(run_folder, ignore_errors=True)
         console.print(f"{row.slug}, seed {seed}", markup=False)
-        familiar, novel = load_once(recipe.data), _novel(recipe)
+        familiar, novel = load_once(recipe.data), _novel(recipe.data)
         curve = []
         for epoch in range(1, recipe.epochs + 1):
             run = (
@@ -149,16 +142,9 @@ def _curve(row: Row, seed: int, folder: Path, console: Console) -> _Curve:
     return _Curve(errors, files.read("result"), files.read("novel"))
 
 
-_NOVEL: dict[Any, Splits] = {}
-
-
-def _novel(recipe: Recipe) -> Splits:
-    """Return the images of novel viewpoints; those of the last call are cached, as rendering takes time."""
-    data = recipe.data.replace(test_viewpoints="novel")
-    if data not in _NOVEL:
-        _NOVEL.clear()
-        _NOVEL[data] = load_once(data)
-    return _NOVEL[data]
+@lru_cache(maxsize=1)  # rendering takes time
+def _novel(data: DataOptions) -> Splits:
+    return load_data(data.replace(test_viewpoints="novel"))
 
 
 def _rows(by: str, curves: Mapping[str, Sequence[_Curve]]) -> list[dict[str, Any]]:
@@ -171,7 +157,7 @@ def _rows(by: str, curves: Mapping[str, Sequence[_Curve]]) -> list[dict[str, Any
         if plain is None or adjusted is None:
             cells += ["–"] * 4
         else:
-            cells += [_interval(plain), _interval(adjusted), f"{adjusted.p_value:.2g}"]
+            cells += [interval_cell(plain), interval_cell(adjusted), f"{adjusted.p_value:.2g}"]
             cells.append(points(adjusted.detectable, signed=False))
         rows.append(
             {
@@ -179,8 +165,8 @@ def _rows(by: str, curves: Mapping[str, Sequence[_Curve]]) -> list[dict[str, Any
                 "label": [by, name],
                 "familiar_error_percent": familiar,
                 "novel_error_percent": novel,
-                "gain": None if plain is None else with_test(plain),
-                "gain_at_equal_familiar_error": None if adjusted is None else with_test(adjusted),
+                "gain": with_test(plain),
+                "gain_at_equal_familiar_error": with_test(adjusted),
                 "curves": [curve.points.tolist() for curve in of_row],
                 "runs": [dict(curve.result) for curve in of_row],
                 "novel": [dict(curve.novel) for curve in of_row],
@@ -220,17 +206,3 @@ def adjusted_means(
     slope = (centred[:, 0] * centred[:, 1]).sum() / spread if spread else 0.0
     familiar = np.mean([run[:, 0].mean() for run in runs])
     return [np.array([run[:, 1].mean() - slope * (run[:, 0].mean() - familiar) for run in of]) for of in kept]
-
-
-def _interval(gain: Interval) -> str:
-    return f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
-
-
-def _measured(measured: Mapping[By, Mapping[str, Sequence[_Curve]]]) -> str:
-    curves = [curve for of_by in measured.values() for of_row in of_by.values() for curve in of_row]
-    sets = {
-        f"{curve.result['data']}, {curve.result['test']['images']} familiar and {curve.novel['images']} novel images"
-        for curve in curves
-    }
-    seeds = pluralize(len({curve.result["seed"] for curve in curves}), "seed")
-    return f"{'; '.join(sorted(sets))}; {seeds}; {hardware_of({'all': [dict(c.result) for c in curves]})}."

@@ -1,19 +1,20 @@
 """Our own tables: few images, viewpoint curves, and sweeps."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from capsella.data.sources import toys
+from capsella.experiments import fit
 from capsella.papers import few_images, viewpoint_curves
 from capsella.papers.budget import Budget
 from capsella.papers.few_images import FewImages
 from capsella.papers.sabour2017 import tables as sabour2017
+from capsella.papers.table_types import ErrorRow, Sweep
 from capsella.papers.viewpoint_curves import ViewpointCurves, adjusted_means
 from capsella.training import RunFolder
-from tests.papers.tiny import QUIET
+from tests.papers.tiny import CNN, QUIET
 
 
 def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monkeypatch):
@@ -23,7 +24,7 @@ def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monke
     monkeypatch.setattr(few_images, "SMALL_EPOCHS", 1)
     monkeypatch.setattr(few_images, "FACTORS", (1.0, 3.0))
     monkeypatch.setattr(few_images, "CHOICE_IMAGES", 2)
-    values = FewImages("small").on("digits").run(tmp_path, (0, 1), "c", QUIET)
+    values = FewImages(budget="small").on("digits").run(tmp_path, (0, 1), "c", QUIET)
     assert [row["label"] for row in values["rows"]] == [[5, "Efficient-CapsNet"], [5, "average pooling"]]
     capsules, pooling = values["rows"]
     assert [run["seed"] for run in capsules["runs"]] == [0, 1]
@@ -36,8 +37,8 @@ def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monke
     tried = list(tmp_path.glob("choice-*"))
     assert len(tried) == 2 * len(few_images.FACTORS)
     assert not any(RunFolder(path).is_tested for path in tried)
-    monkeypatch.setattr(few_images, "load_source", None)  # what is finished is read
-    assert FewImages("small").on("digits").run(tmp_path, (0, 1), "c", QUIET) == values
+    monkeypatch.setattr(fit, "train", None)  # what is finished is read
+    assert FewImages(budget="small").on("digits").run(tmp_path, (0, 1), "c", QUIET) == values
 
 
 def test_viewpoint_curves_of_the_same_objects(tmp_path, monkeypatch):
@@ -49,8 +50,8 @@ def test_viewpoint_curves_of_the_same_objects(tmp_path, monkeypatch):
     recipes = ViewpointCurves.recipes
     monkeypatch.setattr(ViewpointCurves, "recipes", lambda table, by: dict([*recipes(table, by).items()][:2]))
     monkeypatch.setattr(viewpoint_curves, "EM", "EM, uniform couplings")
-    values = ViewpointCurves("small").run(tmp_path, (0, 1), "c", QUIET)
-    assert json.loads(ViewpointCurves("small").path(tmp_path).read_text()) == json.loads(json.dumps(values))
+    values = ViewpointCurves(budget="small").run(tmp_path, (0, 1), "c", QUIET)
+    assert json.loads(ViewpointCurves(budget="small").path(tmp_path).read_text()) == json.loads(json.dumps(values))
     for row in values["rows"]:
         assert np.shape(row["curves"]) == (2, 2, 2)  # seeds, epochs, familiar and novel
         ends = np.array(row["curves"])[:, -1]
@@ -74,18 +75,11 @@ def test_sweeps_differ_in_what_is_swept_and_test_nothing(tmp_path):
     assert len({row.slug for row in sweep.rows}) == 10
     warmups = {row.label[0]: row.recipe.optimizer.warmup_steps for row in sweep.rows}
     assert warmups["plain"] == 500
-    assert {row.recipe.loss.reconstruction_weight for row in sabour2017.decoder_weights("medium").rows} == {
-        *(0.0005, 0.002, 0.01)
-    }
-    tiny = sabour2017.decoder_weights("small")
-    narrow = {"primary_types": 4, "decoder_width": 16}
-    rows = [dataclasses.replace(row, recipe=row.recipe.with_model(**narrow)) for row in tiny.on("digits").rows[:2]]
-    rows = [
-        dataclasses.replace(
-            row, recipe=dataclasses.replace(row.recipe, data=row.recipe.data.replace(size=17, per_class=3))
-        )
-        for row in rows
-    ]
-    values = dataclasses.replace(tiny, rows=tuple(rows)).run(tmp_path, (0,), "c", QUIET)
-    assert [len(row["validation_error_percent"]) for row in values["rows"]] == [1, 1]
+    weights = {row.recipe.loss.reconstruction_weight for row in sabour2017.decoder_weights("medium").rows}
+    assert weights == {0.0005, 0.002, 0.01}
+    swept = Sweep(
+        title="t", columns=("network",), rows=(ErrorRow(slug="a", recipe_name="demo", recipe=CNN, label=("a",)),)
+    )
+    values = swept.run(tmp_path, (0, 1), "c", QUIET)
+    assert [len(row["validation_error_percent"]) for row in values["rows"]] == [2]
     assert not [*tmp_path.glob("*/result.json")]

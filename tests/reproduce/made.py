@@ -59,7 +59,7 @@ def table(budget: str) -> ErrorTable:
 
 def figure(budget: str) -> RunFigure:
     return RunFigure(
-        name=f"{NAME}-2",
+        file=f"{NAME}-2",
         title="A paper, Figure 2",
         row=rows(budget)["caps"],
         draw=draw_reconstructions,

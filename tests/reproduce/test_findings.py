@@ -147,7 +147,7 @@ def test_the_papers_claims_are_of_rows_that_there_are(budget):
 def test_the_thesiss_claims_are_of_rows_that_pbc_has():
     from capsella.papers.forslov2018.runs import ThesisItem
 
-    runs = ThesisItem(title="", item="", budget="medium", source="pbc-subset")
+    runs = ThesisItem(title="", budget="medium", source="pbc-subset")
     slugs = {row.slug for row in runs.grid(runs.sets)}
     slugs |= {runs.with_decoder("capsnet1", decoder).slug for decoder in (True, False)}
     claims = [claim for claim in CLAIMS if claim.where.startswith("forslov2018")]

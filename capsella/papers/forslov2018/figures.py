@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from capsella.data import LabelledImages, load_data, single_images
@@ -18,168 +17,165 @@ from capsella.models import ImageClassifier
 from capsella.papers.budget import BudgetName
 from capsella.papers.figure_types import Drawn, Panel, RunFigure, Series, write_panels
 from capsella.papers.forslov2018.paper import ACCURACY, FAMILIES, NETWORKS, SET_CLASSES, SET_IMAGES, SETS, family
-from capsella.papers.forslov2018.runs import ThesisItem, accuracies_of, images_tested, mean_sd
+from capsella.papers.forslov2018.runs import ThesisItem, accuracies_of, images_tested, limits_note, mean_sd
 from capsella.papers.table_types import Published, diverged_phrase, few_images, hardware_of, seeds_of, seeds_phrase
 from capsella.report import dimension_tweaks, largest_elements
 from capsella.report.image_figures import tweak_figure
-from capsella.report.reconstructions import row_changes, share_nearest_own
-from capsella.routing import EMRouting
+from capsella.report.reconstructions import row_changes
 from capsella.training import RunFolder
 from capsella.training.progress import best_validation
 
-FEWEST_CLASSES = 3  # for standardised costs: with two classes they are always ±1, and an EM-NET learns nothing
 RATES = (3e-4, 3e-5, 3e-6)
-COMPARED = 500  # test images among which a reconstruction's nearest one is searched
-CANDIDATES = 16  # pose elements, the largest in magnitude, among which the figure shows the most effective
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """The content of a figure. measured: what the y values are. more: further values for its JSON."""
-
-    panels: Sequence[Panel]
-    note: str
-    measured: str = "Validation accuracy"
-    more: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PanelFigure(ThesisItem):
-    """A figure of line plots. trained: returns its rows. drawn: draws it from the results and the run folder."""
+    """A figure of line plots."""
 
-    trained: Callable[[ThesisItem], list[Row]]
-    drawn: Callable[[ThesisItem, Results, Path], Drawing]
+    suffix: ClassVar[str] = "png"
 
-    def rows_to_train(self) -> list[Row]:
-        """Return the rows of `trained`."""
-        return self.trained(self)
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+        """Return the panels, a note on them, and further values for the JSON."""
+        raise NotImplementedError
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
-        drawing = self.drawn(self, results, folder)
-        measured = f"{drawing.measured} on {images_tested(results)}; {seeds_phrase(results)}; {hardware_of(results)}."
-        return write_panels(
-            self.path(folder),
-            drawing.panels,
-            title=self.title,
-            note=drawing.note,
-            measured=measured + diverged_phrase(folder, results),
-            command=command,
-            more={"runs": results, **(drawing.more or {})},
-        )
+        panels, note, more = self._draw(results, folder)
+        measured = f"Accuracy on {images_tested(results)}; {seeds_phrase(results)}; {hardware_of(results)}."
+        values = {
+            "title": self.title,
+            "note": note,
+            "measured": measured + diverged_phrase(folder, results),
+            "command": command,
+            "runs": results,
+            **more,
+        }
+        return write_panels(self.path(folder), panels, values)
 
 
-Points = Callable[[ThesisItem], tuple[dict[str, int], str]]  # returns the x value of each training set, and a note
+@dataclass(frozen=True, kw_only=True)
+class Trend(PanelFigure):
+    """Test accuracy against a property of the training sets, a panel per family of networks.
+
+    x_name: the property. in_paper: its values in the thesis, by set.
+    """
+
+    x_name: str
+    in_paper: Mapping[str, int]
+
+    def places(self) -> dict[str, int]:
+        """Return the x value of each training set."""
+        return set_sizes(self) if self.in_paper is SET_IMAGES else set_classes(self)
+
+    def rows_to_train(self) -> list[Row]:
+        """Return every network on every set with enough classes: of two, standardised costs are always ±1."""
+        return [row for row in self.grid([*self.places()]) if self.limits or "classes2-emnet" not in row.slug]
+
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+        places, panels = self.places(), []
+        for kind in FAMILIES:
+            series = []
+            for network, init in (key for key in self.networks if family(key[0]) == kind):
+                name = f"{NETWORKS[network]}, INIT-NET {init}"
+                slugs = {x: self.row(at, network, init).slug for at, x in places.items()}
+                measured = {x: mean_sd(accuracies_of(results[s])) for x, s in sorted(slugs.items()) if results.get(s)}
+                means, sds = tuple(mean for mean, _ in measured.values()), tuple(sd for _, sd in measured.values())
+                series.append(Series(name, tuple(measured), means, sds))
+                paper = tuple(ACCURACY[network, init][SETS.index(at)] for at in self.in_paper)
+                series.append(Series(name, tuple(self.in_paper.values()), paper, paper=True))
+            if series:
+                log = self.in_paper is SET_IMAGES
+                panels.append(Panel(FAMILIES[kind], self.x_name, "test accuracy", tuple(series), log))
+        return panels, limits_note(self.budget), {}
 
 
-def trend_rows(points: Points, item: ThesisItem) -> list[Row]:
-    """Return every network on every set with enough classes for its routing."""
-    return [row for row in item.grid([*points(item)[0]]) if _can_learn(row)]
-
-
-def _can_learn(row: Row) -> bool:
-    """Return False for standardised costs with too few classes."""
-    routing, classes = row.recipe.complete().model.options.get("routing"), row.recipe.data.first_classes
-    standardised = isinstance(routing, EMRouting) and routing.standardise_costs
-    return not (standardised and classes is not None and classes < FEWEST_CLASSES)
-
-
-def trends(
-    points: Points, x_name: str, in_paper: Mapping[str, int], item: ThesisItem, results: Results, folder: Path
-) -> Drawing:
-    """Draw test accuracy against a property of the training sets (`points`), a panel per family of networks."""
-    places, note = points(item)
-    ticks: list[float] = []
-    log = in_paper is SET_IMAGES
-    for tick in sorted({*places.values(), *in_paper.values()}):
-        if not ticks or not log or tick > 1.3 * ticks[-1]:  # ticks must not overlap
-            ticks.append(tick)
-    panels = []
-    for kind in FAMILIES:
-        series = []
-        for network, init in (key for key in item.networks if family(key[0]) == kind):
-            name = NETWORKS[network] + (f", INIT-NET {init}" if item.limits is None else "")
-            slugs = {places[at]: item.row(at, network, init).slug for at in places}
-            measured = {x: mean_sd(accuracies_of(results[s])) for x, s in sorted(slugs.items()) if results.get(s)}
-            means, sds = tuple(mean for mean, _ in measured.values()), tuple(sd for _, sd in measured.values())
-            series.append(Series(name, tuple(measured), means, sds if any(sd is not None for sd in sds) else None))
-            paper = tuple(ACCURACY[network, init][SETS.index(at)] for at in in_paper)
-            series.append(Series(name, tuple(in_paper.values()), paper, paper=True))
-        panels.append(Panel(FAMILIES[kind], x_name, "test accuracy", tuple(series), tuple(ticks), log))
-    return Drawing(panels, f"{item.describe()} {note}", "Test accuracy")
-
-
-def set_sizes(item: ThesisItem) -> tuple[dict[str, int], str]:
-    """Return the training images of each set of Figure 31, and a note. The last set has the most classes of all."""
+def set_sizes(item: ThesisItem) -> dict[str, int]:
+    """Return the training images of each set of Figure 31. The last set has the most classes of all."""
     counts = item.images_by_set(SETS)
     whole = [name for name in ("hard", "medium", "basic") if name in counts][:1]
     sets = [name for name in ("mini", "small", "medium-size") if name in counts and name in item.sets] + whole
-    return {name: counts[name] for name in sets}, item.describe_sets(counts)
+    return {name: counts[name] for name in sets}
 
 
-def set_classes(item: ThesisItem) -> tuple[dict[str, int], str]:
-    """Return the classes of each set of Figure 32, and a note: 5, 10 and all; with up to 5, every number from 2 on."""
+def set_classes(item: ThesisItem) -> dict[str, int]:
+    """Return the classes of each set of Figure 32: 5, 10 and all; with up to 5, every number from 2 on."""
     classes = len(load_data(item.options("hard")).classes)
     if classes > SET_CLASSES["basic"]:
-        counts = item.images_by_set([*SET_CLASSES])
-        return {name: min(classes, SET_CLASSES[name]) for name in counts}, item.describe_sets(counts)
+        return {name: min(classes, SET_CLASSES[name]) for name in item.images_by_set([*SET_CLASSES])}
     whole = {"basic" if classes == SET_CLASSES["basic"] else "hard": classes}
-    note = f"The first 2 to {classes} classes of {item.source}, with all their images."
-    if item.limits is None:
-        note += " EM-NETs start at 3: of two classes, standardised costs are always +1 and −1 and teach nothing."
-    return {f"classes{number}": number for number in range(2, classes)} | whole, note
+    return {f"classes{number}": number for number in range(2, classes)} | whole
 
 
-def best_curves(item: ThesisItem, results: Results, folder: Path) -> Drawing:
-    """Draw each family's network with the lowest validation error on each set; the thesis chooses by test error."""
-    counts, classes, panels = item.images_by_set(), len(load_data(item.options("hard")).classes), []
-    for name in counts:
-        series = []
-        for kind in FAMILIES:
-            rows = {key: item.row(name, *key) for key in item.networks if family(key[0]) == kind}
-            if trained := [key for key, row in rows.items() if results.get(row.slug)]:
-                best = min(trained, key=lambda key: _validation_error(results[rows[key].slug]))
-                series.append(_mean_curve(f"{NETWORKS[best[0]]}, INIT-NET {best[1]}", rows[best], results, folder))
-        if series:
-            panels.append(_curves(name, series, item.options(name).first_classes or classes))
-    note = "The best network of each family on each set, by its best validation error. "
-    return Drawing(panels, f"{note}{item.describe()} {item.describe_sets(counts)}")
+@dataclass(frozen=True, kw_only=True)
+class BestCurves(PanelFigure):
+    """Validation curves of each family's network with the lowest validation error, a panel per set."""
+
+    def rows_to_train(self) -> list[Row]:
+        """Return every network on every set."""
+        return self.grid([*self.images_by_set()])
+
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+        classes, panels = len(load_data(self.options("hard")).classes), []
+        for name in self.images_by_set():
+            series = []
+            for kind in FAMILIES:
+                rows = {key: self.row(name, *key) for key in self.networks if family(key[0]) == kind}
+                if trained := [key for key, row in rows.items() if results.get(row.slug)]:
+                    best = min(trained, key=lambda key: _validation_error(results[rows[key].slug]))
+                    series.append(_mean_curve(f"{NETWORKS[best[0]]}, INIT-NET {best[1]}", rows[best], results, folder))
+            if series:
+                panels.append(_curves(name, series, self.options(name).first_classes or classes))
+        note = "The network of each family with the lowest validation error; the thesis chooses by test error. "
+        return panels, note + limits_note(self.budget), {}
 
 
-def rate_curves(item: ThesisItem, results: Results, folder: Path) -> Drawing:
-    """Draw EM-NET 1 at three learning rates, a panel per seed, since a mean over seeds would hide spikes."""
-    rows = {rate: item.with_learning_rate(rate) for rate in RATES}
-    validation = load_data(rows[RATES[0]].recipe.data).validation
-    panels: list[Panel] = []
-    spikes: list[dict[str, Any]] = []
-    for seed in seeds_of(results):
-        series = []
-        for rate, row in rows.items():
-            steps, accuracies = curve(row.folder(folder, seed))
-            at = spikes_to_chance(steps, accuracies, len(validation.classes), len(validation))
-            spikes.append({"seed": seed, "learning_rate": rate, "spikes_to_chance_at": at})
-            series.append(Series(f"{rate:.0e}: {pluralize(len(at), 'spike')}", tuple(steps), tuple(accuracies)))
-        panels.append(_curves(f"seed {seed}", series, len(validation.classes)))
-    counts = [sum(len(s["spikes_to_chance_at"]) for s in spikes if s["learning_rate"] == rate) for rate in RATES]
-    note = (
-        "Learning rates of EM-NET 1 on mini. Spikes to chance over all seeds, "
-        f"{'; '.join(f'{rate:.0e}: {count}' for rate, count in zip(RATES, counts, strict=True))}. A spike: validation "
-        "accuracy within two standard errors of chance, after it was once halfway from chance to 1. "
-    )
-    return Drawing(panels, note + item.describe("rates"), more={"spikes": spikes})
+@dataclass(frozen=True, kw_only=True)
+class RateCurves(PanelFigure):
+    """EM-NET 1 at three learning rates, a panel per seed, since a mean over seeds would hide spikes."""
+
+    requires_common_seeds: bool = True
+
+    def rows_to_train(self) -> list[Row]:
+        """Return the network at each learning rate."""
+        return [self.with_learning_rate(rate) for rate in RATES]
+
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+        validation = load_data(self.options("mini")).validation
+        panels: list[Panel] = []
+        spikes: list[dict[str, Any]] = []
+        for seed in seeds_of(results):
+            series = []
+            for rate in RATES:
+                steps, accuracies = curve(self.with_learning_rate(rate).folder(folder, seed))
+                at = spikes_to_chance(steps, accuracies, len(validation.classes), len(validation))
+                spikes.append({"seed": seed, "learning_rate": rate, "spikes_to_chance_at": at})
+                series.append(Series(f"{rate:.0e}: {pluralize(len(at), 'spike')}", tuple(steps), tuple(accuracies)))
+            panels.append(_curves(f"seed {seed}", series, len(validation.classes)))
+        note = (
+            "A spike: validation accuracy within two standard errors of chance, after it was once halfway from chance "
+            f"to 1. {limits_note(self.budget, 'rates')}"
+        )
+        return panels, note, {"spikes": spikes}
 
 
-def decoder_curves(item: ThesisItem, results: Results, folder: Path) -> Drawing:
-    """Draw CAPSNET 1 with and without the reconstruction loss."""
-    rows = {name: item.with_decoder("capsnet1", name == "with") for name in ("with", "without")}
-    series = [_mean_curve(f"{name} reconstruction", row, results, folder) for name, row in rows.items()]
-    data = rows["with"].recipe.data
-    note = f"Trained on mini, images of {data.size}×{data.size}. {item.describe('decoder')}"
-    return Drawing([_curves("CAPSNET 1, INIT-NET 1", series, len(load_data(data).classes))], note)
+@dataclass(frozen=True, kw_only=True)
+class DecoderCurves(PanelFigure):
+    """CAPSNET 1 with and without the reconstruction loss."""
+
+    def rows_to_train(self) -> list[Row]:
+        """Return the network with and without a decoder."""
+        return [self.with_decoder("capsnet1", decoder) for decoder in (True, False)]
+
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+        rows = [row for row in self.rows_to_train() if results.get(row.slug)]
+        series = [_mean_curve(row.slug, row, results, folder) for row in rows]
+        classes = len(load_data(self.options("mini")).classes)
+        note = limits_note(self.budget, "decoder")
+        return [_curves("CAPSNET 1, INIT-NET 1", series, classes)], note, {}
 
 
 def _curves(title: str, series: Sequence[Series], classes: int) -> Panel:
-    return Panel(title, "iterations", "validation accuracy", tuple(series), level=("chance", 1 / classes))
+    return Panel(title, "iterations", "validation accuracy", tuple(series), chance=1 / classes)
 
 
 def curve(folder: Path) -> tuple[list[float], list[float]]:
@@ -222,7 +218,7 @@ def _validation_error(runs: Sequence[Mapping[str, Any]]) -> float:
 def draw_perturbations(most: float, elements: int, model: ImageClassifier, images: LabelledImages) -> Drawn:
     """Draw a test image, its reconstruction, and reconstructions with one pose element of its class capsule changed.
 
-    Of the `CANDIDATES` largest pose elements, the figure shows those that change the picture most.
+    Of the largest pose elements, the figure shows those that change the picture most.
 
     Args:
         most: largest of the nine offsets, which are symmetric about zero.
@@ -233,77 +229,52 @@ def draw_perturbations(most: float, elements: int, model: ImageClassifier, image
     offsets = tuple(most * step / 4 for step in range(-4, 5))
     test = single_images(images, "figures of changed capsules")
     image, target = test.images[0].float() / 255, int(test.labels[0])
-    candidates = largest_elements(model, image, target, CANDIDATES)
+    candidates = largest_elements(model, image, target)
     effects = row_changes(dimension_tweaks(model, image, target, (-most, most), candidates))
     shown = effects.topk(min(elements, len(effects))).indices.sort().values.tolist()
     moved = [candidates[number] for number in shown]
     grid = dimension_tweaks(model, image, target, offsets, moved)
-    compared = test.subset(torch.arange(min(len(test), COMPARED)))
-    own = share_nearest_own(model, compared.images, compared.labels)
     figure = tweak_figure(grid.numpy(), offsets, moved, image.numpy())
-    note = (
-        f"The first test image, {test.classes[target]}. Shown are the numbers, of the {CANDIDATES} largest of the "
-        f"capsule, that change the picture most. For {round(own * len(compared)):,} of {len(compared):,} test images, "
-        "the nearest to the reconstruction, by pixels, is the image itself."
-    )
     return figure, {
-        "note": note,
+        "note": f"The first test image, {test.classes[target]}.",
         "offsets": list(offsets),
         "elements": moved,
         "mean_change_by_element": dict(zip(candidates, effects.tolist(), strict=True)),
-        "nearest_is_own_percent": 100 * own,
     }
 
 
-def _trend(points: Points, x_name: str, in_paper: Mapping[str, int]) -> dict[str, Any]:
-    return {"trained": partial(trend_rows, points), "drawn": partial(trends, points, x_name, in_paper)}
-
-
-# By figure number: the title, `requires_common_seeds`, and the fields `trained` and `drawn`.
-_PANELS: dict[int, tuple[str, bool, dict[str, Any]]] = {
-    31: ("accuracy by size of the training set", False, _trend(set_sizes, "training images", SET_IMAGES)),
-    32: ("accuracy by number of classes", False, _trend(set_classes, "classes", SET_CLASSES)),
-    33: (
-        "validation curves by training set",
-        False,
-        {"trained": lambda item: item.grid([*item.images_by_set()]), "drawn": best_curves},
-    ),
-    34: (
-        "learning rates of EM-NET 1",
-        True,
-        {"trained": lambda item: [item.with_learning_rate(rate) for rate in RATES], "drawn": rate_curves},
-    ),
-    37: (
-        "CAPSNET 1 with and without decoder",
-        True,
-        {"trained": lambda item: [item.with_decoder("capsnet1", d) for d in (True, False)], "drawn": decoder_curves},
-    ),
+# By figure number: the type, its fields, and the rest of the title.
+_PANELS: dict[int, tuple[type[PanelFigure], dict[str, Any], str]] = {
+    31: (Trend, {"x_name": "training images", "in_paper": SET_IMAGES}, "accuracy by size of the training set"),
+    32: (Trend, {"x_name": "classes", "in_paper": SET_CLASSES}, "accuracy by number of classes"),
+    33: (BestCurves, {}, "validation curves by training set"),
+    34: (RateCurves, {}, "learning rates of EM-NET 1"),
+    37: (DecoderCurves, {}, "CAPSNET 1 with and without decoder"),
 }
 # By figure number: the network, the largest offset, and the number of pose elements to show.
 _PERTURBED = {35: ("capsnet1", 0.4, 3), 36: ("emnet1", 5.0, 4)}
 
 
 def _panels(number: int, budget: BudgetName) -> PanelFigure:
-    title, common, functions = _PANELS[number]
-    return PanelFigure(
+    kind, fields, title = _PANELS[number]
+    return kind(
         title=f"Forslöv 2018, Figure {number}: {title}",
-        item=f"figure{number}",
+        family="forslov2018",
+        file=f"forslov2018-figure{number}",
         budget=budget,
         caveat_text=few_images(budget),
-        requires_common_seeds=common,
-        **functions,
+        **fields,
     )
 
 
 def _perturbed(number: int, budget: BudgetName) -> RunFigure:
     network, most, elements = _PERTURBED[number]
-    runs = ThesisItem(title="", item="", budget=budget)
     return RunFigure(
-        name=f"forslov2018-figure{number}",
         title=f"Forslöv 2018, Figure {number}: class capsule of {NETWORKS[network]}, perturbed",
-        note=runs.describe("decoder"),
-        family=runs.family,
-        row=runs.with_decoder(network, True),
+        note=limits_note(budget, "decoder"),
+        family="forslov2018",
+        file=f"forslov2018-figure{number}",
+        row=ThesisItem(title="", budget=budget).with_decoder(network, True),
         draw=partial(draw_perturbations, most, elements),
         caveat_text=few_images(budget),
     )

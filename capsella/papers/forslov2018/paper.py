@@ -1,7 +1,5 @@
 """Numbers printed in Forslöv's thesis (2018); accuracies are proportions, as in the thesis."""
 
-from typing import NamedTuple
-
 # The thesis's names of the networks, by their part of a registered name, in the order of the tables.
 NETWORKS = {
     "capsnet1": "CAPSNET 1",
@@ -13,12 +11,7 @@ NETWORKS = {
     "cnnnet3": "CNN-NET 3",
 }
 
-# The routing of each family.
-FAMILIES = {
-    "capsnet": "dynamic routing",
-    "emnet": "EM routing",
-    "cnnnet": "CNN",
-}
+FAMILIES = {"capsnet": "dynamic routing", "emnet": "EM routing", "cnnnet": "CNN"}
 
 # The training sets in the order of Table 3's columns.
 SETS = ("mini", "small", "medium-size", "basic", "medium", "hard")
@@ -65,25 +58,18 @@ ROBUSTNESS = {
     ("cnnnet3", 2): (0.300, 0.752, 0.572),
 }
 
-
-class Seconds(NamedTuple):
-    """Seconds for forward and backward of a batch of 5, on an i7-7700 and on a GTX 1050 Ti."""
-
-    cpu: float
-    gpu: float
-
-
-# Table 5, by (network, has a decoder); all behind INIT-NET 1.
+# Table 5, by (network, has a decoder), behind INIT-NET 1: seconds for forward and backward of a batch of 5, on an
+# i7-7700 and on a GTX 1050 Ti.
 TIMES = {
-    ("capsnet1", False): Seconds(0.83, 0.17),
-    ("capsnet2", False): Seconds(2.62, 0.55),
-    ("capsnet1", True): Seconds(2.79, 0.25),
-    ("capsnet2", True): Seconds(4.63, 0.67),
-    ("emnet1", False): Seconds(0.84, 0.12),
-    ("emnet2", False): Seconds(2.79, 0.12),
-    ("cnnnet1", False): Seconds(0.11, 0.09),
-    ("cnnnet2", False): Seconds(0.16, 0.10),
-    ("cnnnet3", False): Seconds(0.13, 0.09),
+    ("capsnet1", False): (0.83, 0.17),
+    ("capsnet2", False): (2.62, 0.55),
+    ("capsnet1", True): (2.79, 0.25),
+    ("capsnet2", True): (4.63, 0.67),
+    ("emnet1", False): (0.84, 0.12),
+    ("emnet2", False): (2.79, 0.12),
+    ("cnnnet1", False): (0.11, 0.09),
+    ("cnnnet2", False): (0.16, 0.10),
+    ("cnnnet3", False): (0.13, 0.09),
 }
 
 # The CNN-NET with the same shape as a capsule network (§8.2.1).
@@ -92,30 +78,19 @@ COUNTERPART = {"capsnet1": "cnnnet3", "emnet1": "cnnnet3", "capsnet2": "cnnnet2"
 # Pose elements of a class capsule, the input of DECODER NET: CT in Table 2.
 CAPSULE_THICKNESS = {"capsnet": 96, "emnet": 16}
 
-
-class Weights(NamedTuple):
-    """A count of weights without biases: `fixed` + `each` × number of classes (for the decoder: × CT)."""
-
-    fixed: int
-    each: int
-
-    def at(self, number: int) -> int:
-        """Return the count for this number of classes, or of pose elements."""
-        return self.fixed + self.each * number
-
-
-# Table 2, by part; networks are counted without the INIT-NET before them.
+# Table 2, by part, without biases: a number of weights, and further ones per class (for the decoder: per CT). Networks
+# are counted without the INIT-NET before them.
 WEIGHTS = {
-    "init1": Weights(334_401, 0),
-    "init2": Weights(360_226, 0),
-    "cnnnet1": Weights(2_563_000, 60),
-    "cnnnet2": Weights(13_221_888, 128),
-    "cnnnet3": Weights(10_354_688, 256),
-    "capsnet1": Weights(5_308_416, 49_152),
-    "capsnet2": Weights(7_667_712, 49_152),
-    "emnet1": Weights(349_184, 512),
-    "emnet2": Weights(496_640, 512),
-    "decoder": Weights(4_521_252, 675),
+    "init1": (334_401, 0),
+    "init2": (360_226, 0),
+    "cnnnet1": (2_563_000, 60),
+    "cnnnet2": (13_221_888, 128),
+    "cnnnet3": (10_354_688, 256),
+    "capsnet1": (5_308_416, 49_152),
+    "capsnet2": (7_667_712, 49_152),
+    "emnet1": (349_184, 512),
+    "emnet2": (496_640, 512),
+    "decoder": (4_521_252, 675),
 }
 
 

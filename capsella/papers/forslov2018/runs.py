@@ -3,12 +3,11 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data, thesis_set
 from capsella.errors import CapsellaError
-from capsella.experiments import Row
+from capsella.experiments import Results, Row
 from capsella.papers.budget import Budget, BudgetName, medium
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
 from capsella.papers.table_types import Published
@@ -24,11 +23,7 @@ STEPS, STEPS_BETWEEN_VALIDATIONS = 100_000, 1000
 
 
 class Limits(NamedTuple):
-    """The budgets of tables 3 and 4 (`table`), of Figure 34 (`rates`), and of Figures 35 to 37 (`decoder`).
-
-    Figure 34 trains one small network in the thesis's batches of 5. The decoder of Figures 35 to 37 costs several times
-    as much as the rest of CAPSNET 1.
-    """
+    """The budgets of tables 3 and 4 (`table`), of Figure 34 (`rates`), and of Figures 35 to 37 (`decoder`)."""
 
     table: Budget
     rates: Budget
@@ -50,23 +45,12 @@ LIMITS: dict[BudgetName, Limits] = {  # the full budget has none
         replace(_MEDIUM, epoch_images=1000),
     ),
 }
-NOTES = {
-    "table": "The recipes called modern, without a decoder: {}. The thesis trains on 500,000 images and prints the "
-    "best of several settings.",
-    "rates": "The thesis's routing and batches, with batch normalisation, at constant learning rates; the margin of "
-    "the loss rises over the whole training: {}.",
-    "decoder": "The recipe called modern: {}.",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThesisItem(Published):
-    """A table or figure of the thesis, made from the shared runs of one budget on one source of images.
+    """A table or figure of the thesis, made from the shared runs of one budget on one source of images."""
 
-    item: part of its file names, e.g. "table3".
-    """
-
-    item: str
     budget: BudgetName
     source: str = SOURCE
     family: str | None = "forslov2018"
@@ -79,11 +63,6 @@ class ThesisItem(Published):
         """Yield the options of the images that determine which sets exist, then those of the rows."""
         yield self.options("hard")
         yield from super().images()
-
-    def path(self, folder: Path) -> Path:
-        """Return the path of the JSON or picture."""
-        suffix = "json" if self.item.startswith("table") else "png"
-        return folder / f"{self.family}-{self.item}-{self.budget}-{self.source}.{suffix}"
 
     @property
     def limits(self) -> Limits | None:
@@ -99,13 +78,6 @@ class ThesisItem(Published):
     def sets(self) -> tuple[str, ...]:
         """The training sets of this budget."""
         return SETS if self.limits is None else SHORTER_SETS
-
-    def describe(self, kind: str = "table") -> str:
-        """Describe how the runs of a kind (a key of `NOTES`) differ from the thesis's trainings."""
-        if self.limits is not None:
-            return NOTES[kind].format(getattr(self.limits, kind))
-        more = ", which prints the best of several settings, with a decoder or without"
-        return f"As long as the thesis's{more if kind == 'table' else ''}."
 
     def options(self, name: str) -> DataOptions:
         """Return the data options of one of `SETS`, or of "classesN": all images of the first N classes."""
@@ -179,14 +151,15 @@ class ThesisItem(Published):
             raise CapsellaError(f"{splits.name} has none of the thesis's sets {', '.join(wanted)}")
         return counts
 
-    def describe_sets(self, counts: Mapping[str, int]) -> str:
-        """Describe the sizes of these sets for the note of a table."""
-        sizes = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        return f"Training images of {self.source}: {sizes}. The thesis has 15 classes of one laboratory (basic 5)."
-
 
 def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int) -> Recipe:
     return replace(recipe, epochs=steps // between_validations, epoch_images=between_validations * recipe.batch_size)
+
+
+def limits_note(budget: BudgetName, kind: str = "table") -> str:
+    """Describe how trainings differ from the thesis's. kind: a field of `Limits`."""
+    limits = LIMITS.get(budget)
+    return "As long as the thesis's." if limits is None else f"{getattr(limits, kind)}; the thesis has 500,000 images."
 
 
 def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
@@ -195,15 +168,11 @@ def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
 
 
 def accuracies_of(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the test accuracy of each run, as a proportion.
-
-    >>> accuracies_of([{"test": {"error_percent": 12.5}}])
-    [0.875]
-    """
+    """Return the test accuracy of each run, as a proportion."""
     return [1 - run["test"]["error_percent"] / 100 for run in runs]
 
 
-def images_tested(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def images_tested(results: Results) -> str:
     """Name the test set and its number of images, which is a range if sets with fewer classes have fewer.
 
     >>> images_tested({"a": [{"data": "pbc", "test": {"images": n}} for n in (377, 221, 377)]})

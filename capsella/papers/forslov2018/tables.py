@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from capsella.bench import ExecutionTime, execution_times
+from capsella.bench import execution_times
 from capsella.data import THESIS_SETS, load_data, load_once, single_images
 from capsella.environment import environment, hardware
 from capsella.evaluation import PERTURBATIONS, measure_robustness
@@ -29,35 +29,16 @@ from capsella.papers.forslov2018.paper import (
     TIMES,
     WEIGHTS,
 )
-from capsella.papers.forslov2018.runs import SIZE, ThesisItem, accuracies_of, images_tested, mean_sd
-from capsella.papers.table_types import (
-    NOT_RUN,
-    Claim,
-    Published,
-    few_images,
-    hardware_of,
-    seeds_phrase,
-    table_values,
-)
+from capsella.papers.forslov2018.runs import SIZE, ThesisItem, accuracies_of, images_tested, limits_note, mean_sd
+from capsella.papers.table_types import NOT_RUN, Claim, Published, few_images, hardware_of, seeds_phrase
 from capsella.training import load_run
 
 CLASSES = (5, 10, 15)  # |C| of basic, medium and hard
-WEIGHTS_NOTE = (
-    "Without biases and without β, as the thesis counts. Networks without the INIT-NET before them. DECODER NET: the "
-    "thesis's total has 256·256 channels in a layer that receives 128 (docs/papers/forslov2018.md); its columns are "
-    "for one class capsule of 96 or 16 numbers, whatever the number of classes."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsTable(Published):
     """Table 2: the number of weights of each network."""
-
-    columns: tuple[str, ...] = ("network",)
-
-    def path(self, folder: Path) -> Path:
-        """Return the path of the JSON."""
-        return folder / f"{self.family}-table2.json"
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`: count the weights."""
@@ -65,16 +46,14 @@ class WeightsTable(Published):
         rows = []
         for part, label in {"init1": "INIT-NET 1", "init2": "INIT-NET 2", **NETWORKS, **decoders}.items():
             thick = CAPSULE_THICKNESS.get(part.removeprefix("decoder of "))
+            fixed, each = WEIGHTS[part if thick is None else "decoder"]
             counts = []
             for classes in CLASSES:
-                paper = WEIGHTS[part].at(classes) if thick is None else WEIGHTS["decoder"].at(thick)
-                counts += [paper, count_part(part, classes)]
+                counts += [fixed + each * (classes if thick is None else thick), count_part(part, classes)]
             rows.append({"cells": [label, *(f"{count:,}" for count in counts)], "counts": counts})
         measured = f"Counted in the networks as capsella {environment()['capsella']} builds them."
         heads = [f"{whose}, {classes} classes" for classes in CLASSES for whose in ("paper", "ours")]
-        values = table_values(self, measured, command, heads, rows)
-        write_json(self.path(folder), values)
-        return values
+        return self.write(folder, command, measured, heads, rows)
 
 
 def count_part(part: str, classes: int) -> int:
@@ -98,8 +77,6 @@ def _weights(module: nn.Module) -> int:
 class AccuracyTable(ThesisItem):
     """Table 3: test accuracy of each network behind each INIT-NET, two columns per training set."""
 
-    columns: tuple[str, ...] = ("network", "INIT-NET")
-
     def rows_to_train(self) -> list[Row]:
         """Return a row for every network on every set that the source has."""
         return self.grid([*self.images_by_set()])
@@ -115,16 +92,12 @@ class AccuracyTable(ThesisItem):
                 cells += [f"{ACCURACY[network, init][SETS.index(name)]:.3f}", _cell(accuracies_of(runs[name]))]
             rows.append({"cells": cells, "slugs": [*slugs.values()], "runs": runs})
         heads = [f"{name} {whose}" for name in sets for whose in ("paper", "ours")]
-        return self._write(folder, command, results, heads, rows, f"{self.describe()} {self.describe_sets(sets)}")
+        return self.write(folder, command, _measured(results), heads, rows)
 
-    def _write(
-        self, folder: Path, command: str, results: Results, heads: list[str], rows: list[dict[str, Any]], note: str
-    ) -> dict[str, Any]:
-        measured = f"Test accuracy (1 is all right) on {images_tested(results)}; {seeds_phrase(results)}; "
-        values = table_values(self, f"{measured}{hardware_of(results)}.", command, heads, rows, folder=folder)
-        values["note"] = note
-        write_json(self.path(folder), values)
-        return values
+
+def _measured(results: Results) -> str:
+    measured = f"Test accuracy (1 is all right) on {images_tested(results)}; {seeds_phrase(results)}"
+    return f"{measured}; {hardware_of(results)}."
 
 
 def _cell(accuracies: Sequence[float]) -> str:
@@ -140,7 +113,6 @@ def _cell(accuracies: Sequence[float]) -> str:
 STRENGTHS = {"translation": 0.25, "rotation": 180.0, "noise": 0.1, "colour": 0.2}
 IN_PAPER = ("translation", "rotation", "noise")
 LARGEST_FIRST = ("hard", "medium", "basic", "medium-size", "small", "mini")
-ROBUSTNESS_SEED = 0  # every run sees the same changed images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +127,7 @@ class RobustnessTable(AccuracyTable):
         """Return the set with the most classes; ties go to the one with the most images."""
         sets = self.images_by_set([name for name in LARGEST_FIRST if name in self.sets])
         classes = len(load_data(self.options("hard")).classes)
-        return max(sets, key=lambda n: (THESIS_SETS[n].get("first_classes", classes), -LARGEST_FIRST.index(n)))
+        return max(sets, key=lambda name: THESIS_SETS[name].get("first_classes", classes))
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
@@ -172,47 +144,37 @@ class RobustnessTable(AccuracyTable):
             for change, share in paper.items():
                 cells += ["–" if share is None else f"{share:.3f}", _cell(ours[change])]
             rows.append({"cells": cells, "slugs": [row.slug] * len(paper), "accuracy_by_seed": ours})
-        changed = [head for name, at in STRENGTHS.items() for head in (f"{name} paper", f"{name} {at:g} ours")]
-        mirrored = "Training images were mirrored at random; the thesis changes none. " if self.limits else ""
-        units = "; ".join(f"{change}: {PERTURBATIONS[change].unit}" for change in STRENGTHS)
-        note = (
-            f"{self.describe()} {mirrored}Trained on {self.largest_set()}; the thesis on hard, 15 classes. It gives no "
-            f"strengths of the changes; ours are in the heads ({units}). Colour is in its text, not in its table."
-        )
-        return self._write(folder, command, results, ["unchanged paper", "ours", *changed], rows, note)
+        heads = [head for name, at in STRENGTHS.items() for head in (f"{name} paper", f"{name} {at:g} ours")]
+        return self.write(folder, command, _measured(results), ["unchanged paper", "ours", *heads], rows)
 
 
 def changed_accuracies(folder: Path) -> dict[str, float]:
     """Return the accuracy of a finished run on unchanged test images and under each change of `STRENGTHS`.
 
-    The run's folder keeps them in changed-images.json.
+    The run's folder keeps them in changed-images.json. Every run sees the same changed images.
     """
-    path, wanted = folder / "changed-images.json", {"strengths": STRENGTHS, "seed": ROBUSTNESS_SEED}
-    kept: dict[str, Any] = read_json(path) if path.exists() else {}
-    if {key: kept.get(key) for key in wanted} != wanted:
+    path = folder / "changed-images.json"
+    if not path.exists():
         trained = load_run(folder)
-        splits = load_once(trained.recipe.data)
-        images, strengths = single_images(splits.test, "tests of robustness"), {k: (s,) for k, s in STRENGTHS.items()}
-        points = measure_robustness(
-            {"network": trained.model}, images, strengths, data=splits.name, seed=ROBUSTNESS_SEED, batch_size=32
-        ).to_dict()["points"]
-        accuracies = {p["perturbation"] if p["strength"] else "unchanged": p["accuracy_percent"] / 100 for p in points}
-        kept = {**wanted, "accuracies": accuracies}
-        write_json(path, kept)
-    return dict(kept["accuracies"])
+        images = single_images(load_once(trained.recipe.data).test, "tests of robustness")
+        strengths = {change: (strength,) for change, strength in STRENGTHS.items()}
+        measured = measure_robustness({"network": trained.model}, images, strengths, batch_size=32).to_dict()
+        write_json(
+            path,
+            {
+                "accuracies": {
+                    point["perturbation"] if point["strength"] else "unchanged": point["accuracy_percent"] / 100
+                    for point in measured["points"]
+                }
+            },
+        )
+    return dict(read_json(path)["accuracies"])
 
 
 BATCHES = (1, 5)
 # By budget: minimum number of timed rounds, and minimum number of seconds, for each batch size and pass.
 ROUNDS: dict[BudgetName, tuple[int, float]] = {"small": (3, 10.0), "medium": (5, 20.0), "full": (15, 60.0)}
 OVERALL = ("paper CPU s", "paper GPU s", "ours s", "paper × CNN", "ours × CNN", "batch 1 forward × CNN")
-TIMES_NOTE = (
-    "Seconds and × are of forward and backward at batch 5, as in the thesis (i7-7700, GTX 1050 Ti); × compares with "
-    "the CNN-NET of the same shape: CNN-NET 3 for CAPSNET 1 and EM-NET 1, CNN-NET 2 for CAPSNET 2 and EM-NET 2; the "
-    "last × is of one image, forward, with packed weights. Both: forward and backward. INIT-NET 1, 15 classes; medians "
-    "of random images, without the optimizer's step. Networks with the decoder, which empty the processor's caches, "
-    "are timed after the others. An instrument needs less than 50 ms an image at batch 1."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,27 +183,21 @@ class TimesTable(Published):
 
     budget: BudgetName
     size: int = SIZE
-    columns: tuple[str, ...] = ("network",)
-
-    def path(self, folder: Path) -> Path:
-        """Return the path of the JSON."""
-        return folder / f"{self.family}-table5-{self.budget}.json"
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
-        """See `Published.build`: time all networks in turn."""
+        """See `Published.build`: time all networks in turn; those with the decoder, which empty the caches, last."""
         repeats, seconds = ROUNDS[self.budget]
         groups = ([(name, False) for name in NETWORKS], [(name, True) for name in NETWORKS if name in COUNTERPART])
         console.print(f"timing {sum(map(len, groups))} networks in turn; nothing else should run now")
-        times: list[ExecutionTime] = []
+        times: dict[tuple[str, int, bool], float] = {}
         for group in groups:
             networks = {_timed_name(*row): self._network(*row) for row in group}
-            times += execution_times(networks, BATCHES, repeats=repeats, seconds=seconds)
+            measured = execution_times(networks, BATCHES, repeats=repeats, seconds=seconds)
+            times |= {(row.network, row.batch, row.backward): row.timing.median for row in measured}
         heads = [*OVERALL, *(f"batch {batch} {passes} ms" for batch in BATCHES for passes in ("forward", "both"))]
         rows = [_times_row(*row, times) for group in groups for row in group]
-        measured = f"Median of at least {repeats} rounds on {hardware(environment())}."
-        values = table_values(self, measured, command, heads, rows)
-        write_json(self.path(folder), values)
-        return values
+        text = f"Median of at least {repeats} rounds on {hardware(environment())}."
+        return self.write(folder, command, text, heads, rows)
 
     def _network(self, network: str, decoder: bool) -> ImageClassifier:
         options: dict[str, Any] = {"reconstruction": decoder} if network in COUNTERPART else {}
@@ -252,47 +208,71 @@ def _timed_name(network: str, decoder: bool) -> str:
     return NETWORKS[network] + (" + decoder" if decoder else "")
 
 
-def _times_row(network: str, decoder: bool, times: Sequence[ExecutionTime]) -> dict[str, Any]:
+def _times_row(network: str, decoder: bool, times: Mapping[tuple[str, int, bool], float]) -> dict[str, Any]:
     """Return a row. "ratios" to the CNN's time: the paper's, ours, and ours for one image forward."""
-    name, cnn = _timed_name(network, decoder), COUNTERPART.get(network)
-    seconds: dict[str, Mapping[tuple[int, bool], float]] = {
-        of: {(row.batch, row.backward): row.timing.median for row in times if row.network == of}
-        for of in (name, _timed_name(cnn or network, False))
-    }
-    ours, others = seconds[name], seconds[_timed_name(cnn or network, False)]
-    paper = TIMES.get((network, decoder))
+    name, cnn, paper = _timed_name(network, decoder), COUNTERPART.get(network), TIMES.get((network, decoder))
     ratios: list[float | None] = [None] * 3
     if cnn is not None:
-        printed = None if paper is None else paper.cpu / TIMES[cnn, False].cpu
-        ratios = [printed, *(ours[key] / others[key] for key in ((5, True), (1, False)))]
-    cells = [
-        *(["–", "–"] if paper is None else [f"{paper.cpu:.2f}", f"{paper.gpu:.2f}"]),
-        f"{ours[5, True]:.3f}",
-        *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-        *(f"{1000 * ours[batch, both]:.1f}" for batch in BATCHES for both in (False, True)),
+        others = [times[name, *key] / times[NETWORKS[cnn], *key] for key in ((5, True), (1, False))]
+        ratios = [None if paper is None else paper[0] / TIMES[cnn, False][0], *others]
+    timed = [
+        {"batch": batch, "backward": both, "median": times[name, batch, both]}
+        for batch in BATCHES
+        for both in (False, True)
     ]
-    timed = [{"batch": batch, "backward": both, "median": median} for (batch, both), median in sorted(ours.items())]
+    cells = [
+        *(["–", "–"] if paper is None else [f"{paper[0]:.2f}", f"{paper[1]:.2f}"]),
+        f"{times[name, 5, True]:.3f}",
+        *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        *(f"{1000 * timing['median']:.1f}" for timing in timed),
+    ]
     return {"cells": [name, *cells], "ratios": ratios, "seconds": timed}
 
 
 def table_2(budget: BudgetName) -> WeightsTable:
     """Return Table 2, which is the same at all budgets."""
-    return WeightsTable(title="Forslöv 2018, Table 2", note=WEIGHTS_NOTE, family="forslov2018")
+    note = (
+        "Without biases and without β, as the thesis counts. Networks without the INIT-NET before them. The decoder's "
+        "published total has a misprint (docs/papers/forslov2018.md)."
+    )
+    return WeightsTable(title="Forslöv 2018, Table 2", note=note, **_shared("table2"))
 
 
 def table_3(budget: BudgetName) -> AccuracyTable:
     """Return Table 3: seven networks behind two INIT-NETs on six sets; below the full budget, INIT-NET 1 on three."""
-    return AccuracyTable(title="Forslöv 2018, Table 3", item="table3", budget=budget, caveat_text=few_images(budget))
+    return AccuracyTable(
+        title="Forslöv 2018, Table 3",
+        note=limits_note(budget),
+        budget=budget,
+        caveat_text=few_images(budget),
+        **_shared("table3"),
+    )
 
 
 def table_4(budget: BudgetName) -> RobustnessTable:
     """Return Table 4: the networks of Table 3 that have the most classes, tested on changed images."""
-    return RobustnessTable(title="Forslöv 2018, Table 4", item="table4", budget=budget, caveat_text=few_images(budget))
+    units = "; ".join(f"{change}: {PERTURBATIONS[change].unit}" for change in STRENGTHS)
+    return RobustnessTable(
+        title="Forslöv 2018, Table 4",
+        note=f"{limits_note(budget)} The thesis gives no strengths of the changes; ours are in the heads ({units}).",
+        budget=budget,
+        caveat_text=few_images(budget),
+        **_shared("table4"),
+    )
 
 
 def table_5(budget: BudgetName) -> TimesTable:
     """Return Table 5; larger budgets take more rounds."""
-    return TimesTable(title="Forslöv 2018, Table 5", note=TIMES_NOTE, family="forslov2018", budget=budget)
+    note = (
+        "Seconds and × are of forward and backward at batch 5, as in the thesis (i7-7700, GTX 1050 Ti); × compares "
+        "with the CNN-NET of the same shape. INIT-NET 1, 15 classes; without the optimizer's step."
+    )
+    return TimesTable(title="Forslöv 2018, Table 5", note=note, budget=budget, **_shared("table5"))
+
+
+def _shared(table: str) -> dict[str, Any]:
+    columns = ("network", "INIT-NET") if table in ("table3", "table4") else ("network",)
+    return {"columns": columns, "family": "forslov2018", "file": f"forslov2018-{table}"}
 
 
 def _claim(text: str, data: str, better: str, worse: str) -> Claim:

@@ -112,6 +112,8 @@ MEDIUM_STOPPED = Budget(
 # training toys per category, lower errors are not reached; at 15 %, rows did not differ.
 STOPS: Mapping[BudgetName, float] = {"small": 40.0, "medium": 7.0, "full": 7.0}
 BUDGETS: Mapping[str, Budget] = {"small": SMALL, "medium": MEDIUM}
+HALF_BUDGETS = {"small": SMALL, "medium": HALF_MEDIUM}
+STOPPED_BUDGETS = {"small": SMALL_STOPPED, "medium": MEDIUM_STOPPED}
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,6 @@ def _other_laboratory(data: DataOptions) -> tuple[str, LabelledImages]:
 NOVEL = ChangedImages("novel elevations", lambda data: _test_of(data.replace(test_viewpoints="novel")))
 AFFINE = ChangedImages("affine digits", lambda data: _test_of(data.on("affnist-like")))
 LABORATORY = ChangedImages("another laboratory", _other_laboratory)
-HALF_BUDGETS = {"small": SMALL, "medium": HALF_MEDIUM}
-STOPPED_BUDGETS = {"small": SMALL_STOPPED, "medium": MEDIUM_STOPPED}
 DATASETS = (
     BenchmarkDataset("smallNORB", "routings-smallnorb", ("smallnorb", "smallnorb-jpeg")),
     BenchmarkDataset(

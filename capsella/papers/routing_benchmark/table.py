@@ -1,4 +1,4 @@
-"""The table of the routing benchmark: a row per network and data set, with errors, ranks, gains and costs."""
+"""The table of the routing benchmark: a row per network and data set, with errors, ranks, gains and speed."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from rich.console import Console
 
 from capsella.data import load_data
-from capsella.environment import environment, hardware
-from capsella.errors import pluralize, unknown_name
-from capsella.evaluation import AttackOptions, accuracy_interval, holm_adjusted
-from capsella.experiments import CorrectnessTable, Results, Runner, ValidationResult, check_seeds, reevaluate
-from capsella.files import read_json, write_json
+from capsella.errors import unknown_name
+from capsella.evaluation import accuracy_interval, holm_adjusted
+from capsella.experiments import CorrectnessTable, Results, Runner, check_seeds, reevaluate
+from capsella.files import read_json
 from capsella.papers.budget import BudgetName
 from capsella.papers.routing_benchmark.datasets import (
     CNNS,
@@ -31,45 +30,23 @@ from capsella.papers.routing_benchmark.datasets import (
     rows_on,
     stopped_rows,
 )
-from capsella.papers.routing_benchmark.measure import Speed, measure_network, measure_speeds
-from capsella.papers.table_types import Published, hardware_of, table_values
+from capsella.papers.table_types import NOT_RUN, Published, measured_text
 from capsella.training import RunFolder
 from capsella.training.progress import best_validation
 
-EPSILON = 0.03
-# By budget: the options of the attack, and the number of attacked images.
-ATTACKS: dict[BudgetName, tuple[AttackOptions, int]] = {
-    "small": (AttackOptions((EPSILON,), steps=5, restarts=1), 20),
-    "medium": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
-    "full": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
-}
 PUBLISHED = Path(__file__).parents[3] / "results" / "tables"  # exists only in a checkout of the repository
 _NUMBER = re.compile(r"[0-9.]+")
 FEWEST_SEEDS = 2  # with one seed, an interval covers only the test images, and the seed alone could separate rows
-COLUMNS = (  # as in the committed tables
-    *("rate", "error, ours %", "rank", "seeds %", "training %"),
-    *("gain over uniform, points", "gain over CNN, points"),
-    *("changed images, ours %", "rank, changed"),
-    *("unattacked, right %", "attacked, right %", "entropy", "training, images/s", "ms an image", "memory MiB"),
+COLUMNS = (
+    *("rate", "error, ours %", "rank", "training %", "gain over uniform, points", "gain over CNN, points"),
+    *("changed images, ours %", "rank, changed", "training, images/s"),
 )
 NOTE = (
-    "Ranks hold for this length of training alone. **Alike**: the first layers but for the width of their last "
-    "convolution, the parameters (128,000, within 1 %), the images seen where networks do not stop at one error, and "
-    "the trials. **Learning rates**: three, each in short trainings of seed 0, a fifth as long, on two splits of the "
-    "training images; the middle one stays unless another has a lower error on both (edge: the least or the greatest). "
-    "Every seed then trains anew on nearly all training images; intervals do not cover this choice. Gains over the CNN "
-    "are over the one with the lower validation error: average pooling, or flattened maps. Networks that stop "
-    "at one error have the recipe's rate. Test images choose nothing, but those of familiar elevations stop networks. "
-    "**Not alike**: the layers and the loss around a routing follow the kind of its activations, so ranks are of whole "
-    "networks. A gain over uniform is of the routing alone: points of error less than the same network, trained at the "
-    "same rate, with uniform couplings; where networks stop at one error, on the changed images. Options were not "
-    "searched; those of EM and variational routing were set beforehand by training errors on smallNORB. Inverted "
-    "attention routes one layer after the other; random couplings are one draw. **Intervals**, in brackets: 95 %, over "
-    "test images (or their groups) and seeds. A rank needs two seeds, none that diverged, and differences between rows "
-    "that are significant among all pairs of a data set (Holm 1979). Training: the last epoch's error, on changed "
-    "images. **First seed only**: how many of the test images that were attacked are right before and after PGD at "
-    "ε = 0.03; entropy of the couplings of each layer, 1 where all are uniform; forward, loss and backward of 32 "
-    "images in float32, all networks timed in turn; what such a step keeps for its backward pass."
+    "Each learning rate was chosen by short trainings on two splits of the training images (edge: the least or the "
+    "greatest of three). A gain over uniform is over the same network, trained at the same rate, with uniform "
+    "couplings; a gain over the CNN is over the one with the lower validation error. Where networks stop at one error, "
+    "gains are on the changed images. Intervals: 95 %, over test images (or their groups) and seeds. Ranks are of "
+    "differences that are significant among all pairs of a data set (Holm 1979)."
 )
 
 
@@ -101,7 +78,7 @@ class RoutingBenchmark(Published):
                 raise unknown_name("rows", name, labels)
         return tuple(row for row in rows if not wanted or row.label[1] in wanted)
 
-    def on(self, source: str) -> "RoutingBenchmark":
+    def on(self, source: str) -> Self:
         """Return the benchmark for other sources, separated by commas.
 
         Raises:
@@ -128,22 +105,13 @@ class RoutingBenchmark(Published):
         lengths = []
         for dataset, source in self.datasets:
             console.print(f"{dataset.label} ({source})", markup=False)
-            part = _DatasetPart(dataset, self.budget, rows_of[source], folder, console)
-            measured = part.measured(seeds)
+            measured = _measure(dataset, rows_of[source], STOPS[self.budget], Runner(folder, console), seeds)
             rows += _beside_published(_values(measured), self.budget, source) if self.only else _values(measured)
             results |= {row.row.slug: row.runs for row in measured}
             stop = f", stopped at {STOPS[self.budget]:g} % on familiar elevations" if dataset.stops else ""
             lengths.append(f"{dataset.label}: {dataset.budgets.get(self.budget, 'the whole training')}{stop}. ")
-        runs = [run for of_row in results.values() for run in of_row]
-        tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in runs))
-        text = f"Test error on {' and '.join(tested)}; {pluralize(len({run['seed'] for run in runs}), 'seed')}; "
-        text += f"{hardware_of(results)}. Times are of {hardware(environment())}."
-        values = table_values(replace(self, note="".join(lengths) + self.note), text, command, COLUMNS, rows)
-        write_json(self.path(folder), values)
-        return values
-
-
-Runs = dict[int, ValidationResult]  # by seed
+        table = replace(self, note="".join(lengths) + self.note)
+        return table.write(folder, command, measured_text("Test error", results), COLUMNS, rows)
 
 
 @dataclass(frozen=True)
@@ -152,9 +120,8 @@ class Measured:
 
     chosen: its learning rate, and the row as trained. head: short name of the changed images. runs: results of the
     seeds that did not diverge. train_errors: their training errors in the last epoch, in per cent. changed: their
-    results on the changed images. first: measurements of the first seed, see `measure_network`. diverged: the diverged
-    seeds. uniform: results of the twin with uniform couplings at this row's rate; empty if there is no twin, or one of
-    its seeds diverged.
+    results on the changed images. diverged: the diverged seeds. uniform: results of the twin with uniform couplings at
+    this row's rate; empty if there is no twin, or one of its seeds diverged.
     """
 
     row: BenchmarkRow
@@ -163,10 +130,8 @@ class Measured:
     runs: list[dict[str, Any]]
     train_errors: list[float]
     changed: list[dict[str, Any]]
-    first: Mapping[str, Any]
-    speed: Speed | None
-    diverged: tuple[int, ...]
-    uniform: Sequence[Mapping[str, Any]]
+    diverged: list[int]
+    uniform: list[dict[str, Any]]
 
     @property
     def stops(self) -> bool:
@@ -189,85 +154,40 @@ class Measured:
         return self.changed if self.stops else self.tests
 
 
-@dataclass(frozen=True)
-class _DatasetPart:
-    """The rows of one data set. All are trained before the first is tested."""
-
-    dataset: BenchmarkDataset
-    budget: BudgetName
-    rows: tuple[BenchmarkRow, ...]
-    folder: Path
-    console: Console
-
-    def measured(self, seeds: Sequence[int]) -> list[Measured]:
-        """Train, test and measure all rows. All choices are made before the first test."""
-        grid = Runner(self.folder, self.console)
-        if self.dataset.stops:
-            chosen = stopped_rows(self.rows, STOPS[self.budget])
-        else:
-            self.console.print("short trainings, which choose the learning rates:")
-            chosen = choose_rates(self.rows, grid)
-            self.console.print("trainings at those rates:")
-        trained: list[Runs] = grid.validate([choice.row for choice in chosen], seeds)
-        uniform = {} if self.dataset.stops else self._uniform(chosen, grid, seeds)
-        sound = [_sound(runs) for runs in trained]
-        results = [self._test(choice.row, runs) for choice, runs in zip(chosen, sound, strict=True)]
-        changed = self._test_changed(sound)
-        folders = [[run.folder for run in runs.values()] for runs in sound]
-        first = {row.slug: runs[0] for row, runs in zip(self.rows, folders, strict=True) if runs}
-        networks = {slug: measure_network(run, *ATTACKS[self.budget]) for slug, run in first.items()}
-        data = self.rows[0].recipe.data
-        speeds = measure_speeds(self.folder / f"speed-{data.name}.json", first) if first else {}
-        return [
+def _measure(
+    dataset: BenchmarkDataset, rows: Sequence[BenchmarkRow], stop: float, runner: Runner, seeds: Sequence[int]
+) -> list[Measured]:
+    """Train, test and measure the rows of a data set. All choices are made before the first test."""
+    chosen = stopped_rows(rows, stop) if dataset.stops else choose_rates(rows, runner)
+    by_slug = {row.slug: row for row in rows}
+    # If a row and its twin chose the same rate, the twin's runs exist already.
+    twins = {
+        row.slug: at_chosen_rate(by_slug[row.uniform], choice.rate)
+        for row, choice in zip(rows, chosen, strict=True)
+        if row.uniform in by_slug and not dataset.stops
+    }
+    results = runner.results([choice.row for choice in chosen], seeds)
+    uniform = runner.results(list(twins.values()), seeds)
+    changed = dataset.changed
+    images = None if changed is None else cache(lambda: changed.images(rows[0].recipe.data))
+    measured = []
+    for row, choice in zip(rows, chosen, strict=True):
+        runs = results[choice.row.slug]
+        folders = [choice.row.folder(runner.folder, run["seed"]) for run in runs]
+        of_twin = uniform[twins[row.slug].slug] if row.slug in twins else []
+        measured.append(
             Measured(
                 row=row,
-                chosen=chosen[n],
-                head=self.dataset.changed.head if self.dataset.changed else "",
-                runs=results[n],
-                changed=changed[n],
-                first=networks.get(row.slug, {}),
-                speed=speeds.get(row.slug),
-                diverged=tuple(seed for seed in trained[n] if seed not in sound[n]),
-                train_errors=[float(RunFolder(run).read_metrics()["train_error"][-1]) for run in folders[n]],
-                uniform=self._test(*uniform[row.slug]) if row.slug in uniform else (),
+                chosen=choice,
+                head="" if changed is None else changed.head,
+                runs=runs,
+                train_errors=[float(RunFolder(run).read_metrics()["train_error"][-1]) for run in folders],
+                changed=[] if images is None else [reevaluate(run, "changed", images) for run in folders],
+                diverged=[seed for seed in seeds if seed not in [run["seed"] for run in runs]],
+                uniform=of_twin if len(of_twin) == len(seeds) else [],
             )
-            for n, row in enumerate(self.rows)
-        ]
-
-    def _uniform(
-        self, chosen: Sequence[ChosenRate], grid: Runner, seeds: Sequence[int]
-    ) -> dict[str, tuple[BenchmarkRow, Runs]]:
-        """Return, by row, its twin with uniform couplings trained at the row's rate, if no seed diverged.
-
-        If both rows chose the same rate, these runs exist already.
-        """
-        by_slug = {row.slug: row for row in self.rows}
-        rows = {
-            row.slug: at_chosen_rate(by_slug[row.uniform], choice.rate)
-            for row, choice in zip(self.rows, chosen, strict=True)
-            if row.uniform in by_slug
-        }
-        trained = grid.validate(list(rows.values()), seeds)
-        both = zip(rows.items(), trained, strict=True)
-        return {slug: (row, runs) for (slug, row), runs in both if _sound(runs) == runs}
-
-    def _test(self, row: BenchmarkRow, runs: Runs) -> list[dict[str, Any]]:
-        tasks = [row.task(self.folder, seed) for seed in runs]
-        for task in tasks:
-            task.run(self.console)
-        return [task.files.read("result") for task in tasks]
-
-    def _test_changed(self, trained: Sequence[Runs]) -> list[list[dict[str, Any]]]:
-        """Test the networks of every row on the changed images, which are loaded once."""
-        if (changed := self.dataset.changed) is None:
-            return [[] for _ in trained]
-        images = cache(lambda: changed.images(self.rows[0].recipe.data))
-        return [[reevaluate(run.folder, "changed", images) for run in runs.values()] for runs in trained]
-
-
-def _sound(runs: Runs) -> Runs:
-    """Return the runs that did not diverge."""
-    return {seed: run for seed, run in runs.items() if np.isfinite(run.error)}
+        )
+    return measured
 
 
 def _beside_published(rows: list[dict[str, Any]], budget: BudgetName, source: str) -> list[dict[str, Any]]:
@@ -309,15 +229,27 @@ def _row_values(row: Measured, rows: Sequence[Measured], rank: str | None, chang
     with the lower validation error.
     """
     twin = next((other for other in rows if other.row.slug == row.row.uniform), None)
-    cnn = _better_cnn(rows)
     over_uniform = _gain_over(row, twin) if row.stops else _gain(row, [run["test"] for run in row.uniform])
-    over_cnn = None if row.row.label[1] in CNNS else _gain_over(row, cnn)
+    over_cnn = None if row.row.label[1] in CNNS else _gain_over(row, _better_cnn(rows))
+    cells = [f"{row.chosen.rate:g}" + (" (edge)" if row.chosen.at_edge else ""), NOT_RUN]
+    if row.runs:
+        state = "" if row.reached else " (not reached)"
+        cells[1:] = [
+            _error_cell(row.tests) + state,
+            rank or "–",
+            ", ".join(f"{error:.1f}" for error in row.train_errors),
+            _gain_cell(over_uniform),
+            _gain_cell(over_cnn),
+            f"{_error_cell(row.changed)} ({row.head}){state}" if row.changed else "–",
+            changed_rank or "–",
+            f"{np.mean([run['training']['images_per_second'] for run in row.runs]):.0f}",
+        ]
     return {
-        "cells": [*row.row.label, *_cells(row, over_uniform, over_cnn, rank, changed_rank)],
-        "slugs": [row.row.slug] * 2,
+        "cells": [*row.row.label, *cells, *("–" for _ in COLUMNS[len(cells) :])],
+        "slugs": [row.chosen.row.slug] * 2,
         "label": list(row.row.label),
         "rate": row.chosen.rate,
-        "diverged_seeds": list(row.diverged),
+        "diverged_seeds": row.diverged,
         "validation_errors_by_rate": {
             f"{rate:g}": [error if np.isfinite(error) else "diverged" for error in errors]
             for rate, errors in row.chosen.tried.items()
@@ -326,10 +258,9 @@ def _row_values(row: Measured, rows: Sequence[Measured], rank: str | None, chang
         "rank": rank,
         "gain_over_uniform": over_uniform,
         "gain_over_cnn": over_cnn,
-        "first_seed": row.first,
         "changed": row.changed,
         "runs": row.runs,
-        "uniform_runs": list(row.uniform),
+        "uniform_runs": row.uniform,
     }
 
 
@@ -341,35 +272,6 @@ def _better_cnn(rows: Sequence[Measured]) -> Measured | None:
         return float(np.mean([best_validation(run["training"])[0] for run in row.runs]))
 
     return min(cnns, key=error, default=None)
-
-
-def _cells(row: Measured, over_uniform: Any, over_cnn: Any, rank: str | None, changed_rank: str | None) -> list[str]:
-    """Return the cells of a row, one for each of `COLUMNS`."""
-    rate = f"{row.chosen.rate:g}" + (" (edge)" if row.chosen.at_edge else "")
-    if not row.runs:
-        return [rate, "diverged", *("–" for _ in COLUMNS[2:])]
-    state = "" if row.reached else " (not reached)"
-    seeds = len(row.diverged) + len(row.runs)
-    state += f" ({len(row.diverged)} of {seeds} seeds diverged)" if row.diverged else ""
-    attack, entropy, speed = row.first["attack"], row.first["coupling_entropy"], row.speed
-    (attacked,) = next(curve["accuracy_percent"] for curve in attack["attacks"] if curve["attack"] == "PGD")
-    return [
-        rate,
-        _error_cell(row.tests) + state,
-        rank or "–",
-        ", ".join(f"{test['error_percent']:.2f}" for test in row.tests),
-        ", ".join(f"{error:.1f}" for error in row.train_errors),
-        _gain_cell(over_uniform),
-        _gain_cell(over_cnn),
-        f"{_error_cell(row.changed)} ({row.head}){state}" if row.changed else "–",
-        changed_rank or "–",
-        f"{attack['clean_accuracy_percent']:.1f}",
-        f"{attacked:.1f}" + (" (masked)" if attack["masked"] else ""),
-        ", ".join(f"{layer:.3f}" for layer in entropy) or "–",
-        "–" if speed is None else f"{speed.per_second:.0f}",
-        "–" if speed is None else f"{speed.milliseconds:.2f}",
-        f"{row.first['step_memory_mib']:.0f}",
-    ]
 
 
 def _gain_over(row: Measured, other: Measured | None) -> dict[str, Any] | None:

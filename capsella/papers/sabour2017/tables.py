@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from functools import partial
 
 import torch
 
@@ -12,26 +12,25 @@ from capsella.evaluation import evaluate
 from capsella.models import ImageClassifier
 from capsella.papers.budget import Budget, BudgetName, Budgets, images, medium
 from capsella.papers.figure_types import Drawn, RunFigure
-from capsella.papers.sweep import Sweep
 from capsella.papers.table_types import (
     Claim,
-    ErrorRow,
     ErrorTable,
     MatchedErrorTable,
     RowSpec,
     StandIn,
+    Sweep,
     TestSet,
     error_rows,
     error_table,
     few_images,
-    override,
 )
 from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
 from capsella.report.image_figures import columns_figure, tweak_figure
 from capsella.report.reconstructions import pair_name, row_changes, share_nearest_own
 from capsella.training import Recipe
-from capsella.training.registry import get_recipe
+from capsella.training.flags import with_fields
 
+Draw = Callable[[ImageClassifier, LabelledImages], Drawn]
 # Per digit the CNN costs ten times as much as CapsNet; per pair CapsNet costs three times as much. At the small budget,
 # all rows take about an hour per seed on two cores.
 DIGITS = Budgets(images(300, 30, 100, 3, 32), medium(60_000, 64, epochs=5))
@@ -81,7 +80,10 @@ OTHER_DATA = (
     RowSpec("fashion-mnist", "sabour2017-fashion-mnist", ("Fashion-MNIST", "3")),
 )
 # Published errors in per cent: on plain digits, where each network was stopped, and under affine maps.
-AFFNIST_ERRORS = {"CapsNet": (0.77, 21.0), "CNN": (0.78, 34.0)}
+AFFNIST_ROWS = (
+    RowSpec("capsnet", "sabour2017-affnist", ("CapsNet",), (0.77, 21.0)),
+    RowSpec("cnn", "sabour2017-affnist-cnn", ("CNN",), (0.78, 34.0)),
+)
 
 
 def table_1(budget: BudgetName) -> ErrorTable:
@@ -92,20 +94,11 @@ def table_1(budget: BudgetName) -> ErrorTable:
 
     # The medium budget has no time for rows that the paper does not have.
     specs = [s for s in TABLE_1 if s.paper is not None or s.recipe == EFFICIENT or budget != "medium"]
-    rows = error_rows(specs, limit)
-    rates = dict.fromkeys((*row.label[:2], row.recipe.optimizer.learning_rate) for row in rows)
-    note = (
-        "A pair counts as right where both its digits are found. The paper's MNIST errors are of three trainings. "
-        "It has no pairs without reconstruction, and no Efficient-CapsNet, which came later. "
-        "Each network has the learning rate of its recipe, and no other was tried: "
-        f"{'; '.join(f'{data}, {network} {rate:g}' for data, network, rate in rates)}."
-    )
-    limits = DIGITS.note(budget, "MNIST: ") + PAIRS.note(budget, "MultiMNIST: ")
     return ErrorTable(
         title="Sabour et al. 2017, Table 1",
-        note=limits + note,
+        note=(DIGITS.note(budget, "MNIST: ") + PAIRS.note(budget, "MultiMNIST: ")).rstrip(),
         columns=("data", "network", "routing", "reconstruction"),
-        rows=rows,
+        rows=error_rows(specs, limit),
         caveat_text=few_images(budget),  # the medium budget has five passes over the digits, and 240,000 pairs
     )
 
@@ -115,60 +108,59 @@ SWEEP = medium(30_000, 64, epochs=2, validation_per_class=500)
 SMALL_SWEEP = images(20, 10, 1, 1, 32)
 
 
-def _sweep(title: str, note: str, columns: tuple[str, ...], specs: list[RowSpec], budget: BudgetName) -> Sweep:
-    length = SMALL_SWEEP if budget == "small" else SWEEP
-    rows = error_rows(specs, length.limit)
-    return Sweep(title=title, note=f"{length}. {note}", columns=columns, rows=rows)
-
-
 def rates(budget: BudgetName) -> Sweep:
     """Return a sweep of CapsNet's learning rate on MNIST, for 1 and 3 iterations, and weighted and plain votes."""
-    specs = []
-    for weighted, tried, warmup in ((True, (1e-3, 3e-3, 1e-2), None), (False, (3e-4, 1e-3), 500)):
-        for rate, iterations in product(tried, (1, 3)):
-            overrides = {
+    specs = [
+        RowSpec(
+            f"{votes}-{rate:g}-{iterations}",
+            MNIST,
+            ("weighted 1/32" if votes == "weighted" else "plain", f"{rate:g}", str(iterations)),
+            overrides={
                 "model.routing.iterations": iterations,
-                "model.uniform_primary_couplings": weighted,
+                "model.uniform_primary_couplings": votes == "weighted",
                 "optimizer.learning_rate": rate,
-            }
-            votes = "weighted 1/32" if weighted else "plain"
-            label = (votes, f"{rate:g}", str(iterations))
-            slug = f"{'weighted' if weighted else 'plain'}-{rate:g}-{iterations}"
-            specs.append((RowSpec(slug, MNIST, label, overrides=overrides), warmup))
-    sweep = _sweep(
-        "Sabour et al. 2017: learning rates on MNIST",
-        "Plain votes have 500 warm-up steps.",
-        ("votes", "rate", "iterations"),
-        [spec for spec, _ in specs],
-        budget,
+            },
+        )
+        for votes, tried in (("weighted", (1e-3, 3e-3, 1e-2)), ("plain", (3e-4, 1e-3)))
+        for rate in tried
+        for iterations in (1, 3)
+    ]
+
+    def limit(recipe: Recipe) -> Recipe:
+        limited = _sweep_budget(budget).limit(recipe)
+        warmed = with_fields(limited, {"optimizer.warmup_steps": 500})
+        return limited if budget == "small" or recipe.model.options["uniform_primary_couplings"] else warmed
+
+    return Sweep(
+        title="Sabour et al. 2017: learning rates on MNIST",
+        note=f"{_sweep_budget(budget)}. Plain votes have 500 warm-up steps.",
+        columns=("votes", "rate", "iterations"),
+        rows=error_rows(specs, limit),
     )
-    if budget == "small":
-        return sweep
-    warmups = [{} if warmup is None else {"optimizer.warmup_steps": warmup} for _, warmup in specs]
-    both = zip(sweep.rows, warmups, strict=True)
-    return replace(sweep, rows=tuple(replace(row, recipe=override(row.recipe, warmup)) for row, warmup in both))
 
 
 def decoder_weights(budget: BudgetName) -> Sweep:
-    """Return a sweep of CapsNet's reconstruction weight on MNIST: the paper's 0.0005, and 4 and 20 times that.
-
-    The authors' code averages the margin loss over the classes and halves it, so its 0.0005 corresponds to 0.01 here.
-    """
+    """Return a sweep of CapsNet's reconstruction weight on MNIST: the paper's 0.0005, and 4 and 20 times that."""
     specs = [
         RowSpec(f"{weight:g}", MNIST, (f"{weight:g}",), overrides={"loss.reconstruction_weight": weight})
         for weight in (0.0005, 0.002, 0.01)
     ]
-    note = "The paper's text has 0.0005; with its authors' code the same weight is 0.01."
-    return _sweep("Sabour et al. 2017: weight of the reconstruction", note, ("weight",), specs, budget)
+    return Sweep(
+        title="Sabour et al. 2017: weight of the reconstruction",
+        note=f"{_sweep_budget(budget)}. With the authors' code, the paper's weight of 0.0005 is 0.01.",
+        columns=("weight",),
+        rows=error_rows(specs, _sweep_budget(budget).limit),
+    )
+
+
+def _sweep_budget(budget: BudgetName) -> Budget:
+    return SMALL_SWEEP if budget == "small" else SWEEP
 
 
 def others(budget: BudgetName) -> ErrorTable:
     """Return the table of other data sets (§7): CIFAR-10, smallNORB, and Fashion-MNIST, which the paper lacks."""
     note = (
-        "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops; its smallNORB is cut to "
-        "32×32 from 48×48. Here whole images of 32×32 are shifted, of the left camera, and one toy of five is held out "
-        "to validate on. On CIFAR-10 the routing's softmax has a 'none of the above', as there. "
-        "SVHN (4.3 %) is not among the sources."
+        "One network per row; the paper's 10.6 % is of seven together, on 24×24 crops, its smallNORB cropped to 32×32."
     )
     return error_table("Sabour et al. 2017, section 7", note, ("data", "iterations"), OTHER_DATA, OTHERS, budget)
 
@@ -179,27 +171,12 @@ def affnist(budget: BudgetName) -> MatchedErrorTable:
     def limit(recipe: Recipe) -> Recipe:
         return recipe if budget == "full" else replace(AFFNIST.limit(recipe, budget), stop_at_error=STOPS[budget])
 
-    rows = tuple(
-        ErrorRow(
-            slug=label.lower(),
-            recipe_name=name,
-            recipe=limit(get_recipe(name)),
-            label=(label,),
-            paper=AFFNIST_ERRORS[label],
-            caveat=f"at {STOPS['medium']:g} %" if budget == "medium" else "",
-        )
-        for label, name in (("CapsNet", "sabour2017-affnist"), ("CNN", "sabour2017-affnist-cnn"))
-    )
-    note = (
-        "Both networks stop on the plain test images, where the paper's had 0.77 and 0.78 %: here at the first epoch "
-        f"with an error of {rows[0].recipe.stop_at_error:g} % or less; validation chooses the weights where none gets "
-        "there. They are then tested once under the maps. The last row is the CNN's error less CapsNet's, seed by seed."
-    )
+    caveat = f"at {STOPS['medium']:g} %" if budget == "medium" else ""
     return MatchedErrorTable(
         title="Sabour et al. 2017, section 5.2: affNIST",
-        note=AFFNIST.note(budget, "At most ") + note,
+        note=AFFNIST.note(budget, "At most ").rstrip(),
         columns=("network",),
-        rows=rows,
+        rows=tuple(replace(row, caveat=caveat) for row in error_rows(AFFNIST_ROWS, limit)),
         test_sets=(TestSet("test", "plain"), TestSet("affnist", "affine", source="affnist")),
         stand_ins={"affnist-like": StandIn()},
     )
@@ -209,26 +186,9 @@ LOOKED_AT = 1000  # examples are chosen among this many test images
 TWEAKED = 6  # classes in Figure 4, as in the paper
 
 
-def figure_3(budget: BudgetName) -> RunFigure:
-    """Return Figure 3: inputs and their reconstructions, for correct and wrong predictions."""
-    return _figure(3, "reconstructions", "mnist-3-yes", budget, draw_reconstructions)
-
-
-def figure_4(budget: BudgetName) -> RunFigure:
-    """Return Figure 4: the effect of one pose element of a digit's capsule on its reconstruction."""
-    return _figure(4, "dimension tweaks", "mnist-3-yes", budget, draw_tweaks)
-
-
-def figure_5(budget: BudgetName) -> RunFigure:
-    """Return Figure 5: pairs of digits, each digit reconstructed in its own colour; correct and wrong predictions."""
-    return _figure(5, "MultiMNIST", "multimnist-3-yes", budget, draw_pairs)
-
-
-def _figure(
-    number: int, shows: str, slug: str, budget: BudgetName, draw: Callable[[ImageClassifier, LabelledImages], Drawn]
-) -> RunFigure:
+def _figure(number: int, shows: str, slug: str, draw: Draw, budget: BudgetName) -> RunFigure:
     return RunFigure(
-        name=f"sabour2017-{number}",
+        file=f"sabour2017-{number}",
         title=f"Sabour et al. 2017, Figure {number}: {shows}",
         row=next(row for row in table_1(budget).rows if row.slug == slug),
         draw=draw,
@@ -302,6 +262,13 @@ def _first(images: LabelledImages) -> ImageSet:
     return single_images(images, "figures 3 and 4").subset(torch.arange(min(len(images), LOOKED_AT)))
 
 
+FIGURES = {
+    "sabour2017-3": partial(_figure, 3, "reconstructions", "mnist-3-yes", draw_reconstructions),
+    "sabour2017-4": partial(_figure, 4, "dimension tweaks", "mnist-3-yes", draw_tweaks),
+    "sabour2017-5": partial(_figure, 5, "MultiMNIST", "multimnist-3-yes", draw_pairs),
+}
+
+
 def _claim(text: str, better: str, worse: str) -> Claim:
     errors = {spec.slug: spec.paper for spec in TABLE_1}
     return Claim(text=text, where="sabour2017-1", better=better, worse=worse, paper=(errors[better], errors[worse]))
@@ -320,7 +287,7 @@ CLAIMS = (
         where="sabour2017-affnist",
         better="capsnet",
         worse="cnn",
-        paper=(AFFNIST_ERRORS["CapsNet"][1], AFFNIST_ERRORS["CNN"][1]),
+        paper=(21.0, 34.0),
         on="affine",
     ),
 )
