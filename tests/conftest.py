@@ -99,8 +99,7 @@ class ReachedError(Exception):
 
 # What commands do after they have understood their options; all others stop once `parse` is done.
 FIRST_STEPS = (
-    *("capsella.data.load_data", "capsella.experiments.fit.fit", "capsella.training.loop.resume"),
-    *("capsella.experiments.repeats.train_seeds", "capsella.experiments.repeats.train_folds"),
+    *("capsella.data.load_data", "capsella.cli.train.ray_session", "capsella.training.loop.resume"),
     "capsella.experiments.search.study.open_search",
 )
 
