@@ -194,10 +194,10 @@ def near_names(name: str, known: Iterable[str], where: str | None = None) -> str
     return f"did you mean {' or '.join(near)}?" if near else where or f"known: {', '.join(names)}"
 
 
-def pluralize(number: int, what: str, plural: str | None = None) -> str:
-    """Return a number with a noun in the singular or the plural, by default with an s.
+def pluralize(number: int, what: str) -> str:
+    """Return a number with a noun in the singular or the plural.
 
-    >>> pluralize(1, "image"), pluralize(1200, "image"), pluralize(0, "class", "classes")
-    ('1 image', '1,200 images', '0 classes')
+    >>> pluralize(1, "image"), pluralize(1200, "image")
+    ('1 image', '1,200 images')
     """
-    return f"{number:,} {what if number == 1 else plural or what + 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capsella.training.config import AdaptOptions, AugmentOptions, ComputeOptions, ModelOptions, OptimizerOptions
     from capsella.training.devices import is_first_process, is_launched_first
     from capsella.training.loop import resume, train
-    from capsella.training.progress import best_validation
+    from capsella.training.progress import TrainingDivergedError, best_validation
     from capsella.training.recipe import Recipe, flatten, read_recipe, save_recipe
     from capsella.training.registry import get_recipe, recipe_modules, train_command
     from capsella.training.run import (
@@ -28,6 +28,5 @@ if TYPE_CHECKING:
         new_run_folder,
         run_names,
     )
-    from capsella.training.step import TrainingDivergedError
 else:
     __getattr__ = lazy_imports(__name__, __file__)

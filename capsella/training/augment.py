@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
 from capsella.errors import ArgumentError, CapsellaError
+from capsella.losses import MixupTargets
 from capsella.training.config import AugmentOptions
 
 Images = Float[Tensor, "b c h w"]
@@ -220,6 +221,24 @@ def random_downscale_jpeg(images: Images, downscale: float, jpeg: int) -> Images
         rgb = small.expand(-1, 3, -1, -1)
         small = jpeg_codec_differentiable(rgb.clamp(0, 1), quality.clamp(max=99))[:, : images.shape[1]]
     return functional.interpolate(small, size, mode="bicubic", align_corners=False).clamp(0, 1)
+
+
+def mixup(
+    images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"], alpha: float
+) -> tuple[Float[Tensor, "b c h w"], MixupTargets]:
+    """Return s·image + (1 − s)·another image of the batch, s from Beta(α, α) for each image (Zhang et al. 2018, Eq. 1).
+
+    s is at least one half, so that an image keeps the label of its larger part. This leaves the distribution as it is:
+    each pair is drawn in both orders, and the blend with 1 − s is that of the swapped pair with s.
+
+    Returns:
+        The blended images, and the labels and shares of what was mixed into each.
+    """
+    share = torch.distributions.Beta(alpha, alpha).sample((len(images),)).to(images.device)
+    share = torch.maximum(share, 1 - share)
+    other = torch.randperm(len(images), device=images.device)
+    s = share[:, None, None, None].to(images.dtype)
+    return s * images + (1 - s) * images[other], MixupTargets(labels[other], 1 - share)
 
 
 def _resample(images: Images, matrices: Float[Tensor, "b 2 3"], padding_mode: str) -> Images:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from capsella.data import LabelledImages, PairData, Splits, batches, epoch_batches, load_data, load_once, warn_of_few
 from capsella.errors import pluralize
@@ -24,7 +25,7 @@ from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.seeds import mixed_seed
 from capsella.training import devices
-from capsella.training.augment import Augment
+from capsella.training.augment import Augment, mixup
 from capsella.training.balance import epoch_rows, log_prior_shift, resolve_balance
 from capsella.training.config import ComputeOptions
 from capsella.training.logistic_regression import fit_head
@@ -32,6 +33,7 @@ from capsella.training.metrics import epoch_line, open_events, progress_bar, wri
 from capsella.training.progress import (
     EpochRow,
     Progress,
+    TrainingDivergedError,
     Validation,
     is_better,
     is_finished,
@@ -45,7 +47,6 @@ from capsella.training.progress import (
 from capsella.training.recipe import Recipe
 from capsella.training.resolve import resolve_auto
 from capsella.training.run import Run, RunFolder, load_run, load_run_splits
-from capsella.training.step import TrainingDivergedError, exponential_average, mixup
 from capsella.uncertainty import calibrate_model, fit_ood_detector, save_fitted
 
 if TYPE_CHECKING:
@@ -340,6 +341,29 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         if self._is_first:
             save_checkpoint(self.files.checkpoint, self.model, self.optimizer, self.progress, self.average)
+
+
+def exponential_average(model: nn.Module, decay: float) -> AveragedModel:
+    """Return an exponential moving average of a model, in evaluation mode; call `update_parameters` after each step.
+
+    The first update copies the weights. Then average ← d · average + (1 − d) · weights with
+    d = min(decay, (1 + n)/(10 + n)) after n updates, so that early weights are soon forgotten (as in TensorFlow's
+    `ExponentialMovingAverage` with `num_updates`). Running statistics of batch norms are averaged alike.
+    """
+
+    def update(
+        averages: list[Tensor] | tuple[Tensor, ...], weights: list[Tensor] | tuple[Tensor, ...], n: Tensor | int
+    ) -> None:
+        """Update all tensors of one type at once, so that the number of updates is copied from a GPU once."""
+        if not averages[0].is_floating_point():  # counts of batches
+            torch._foreach_copy_(averages, weights)
+            return
+        updates = int(n)
+        torch._foreach_lerp_(averages, weights, 1 - min(decay, (1 + updates) / (10 + updates)))
+
+    average = AveragedModel(model, multi_avg_fn=update, use_buffers=True).eval()
+    average.requires_grad_(False)
+    return average
 
 
 class StepTime(NamedTuple):

@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 EpochRow = dict[str, float]
 
 
+class TrainingDivergedError(CapsellaError):
+    """The loss or a gradient is no longer a finite number. remedy: how training can go on."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what, self.remedy = what, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
+
+
 @dataclass
 class Progress:
     """The progress of a training.

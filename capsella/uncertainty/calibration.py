@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from capsella.errors import CapsellaError, check_argument, check_minimum
+from capsella.errors import CapsellaError, check_argument
 
 Logits = Literal["log", "logit"]
 MOST = 1 - 2**-24  # the largest float32 below 1
@@ -168,33 +168,29 @@ class CalibrationCurve:
         return float(np.average(gaps, weights=self.counts[filled]))
 
 
-def calibration_curve(
-    confidence: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"], bins: int = BINS
-) -> CalibrationCurve:
-    """Bin predictions by confidence (Guo et al. 2017, section 2).
+def calibration_curve(confidence: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"]) -> CalibrationCurve:
+    """Bin predictions by confidence into 15 bins (Guo et al. 2017, section 2).
 
     Args:
         confidence: one per prediction, in [0, 1]. Capsule lengths need not sum to one over the classes: each is the
             probability that its entity is present (Sabour et al. 2017).
         correct: True for each prediction that was right.
-        bins: number of bins; 15 in the paper.
     """
-    check_minimum(1, bins=bins)
     lengths = len(confidence), len(correct)
     check_argument(0 < lengths[0] == lengths[1], "have the same length, at least 1", confidence_and_correct=lengths)
     # Written so that NaN fails too.
     inside = bool(((confidence >= 0) & (confidence <= 1)).all())
     check_argument(inside, "be in [0, 1]", confidence=(float(confidence.min()), float(confidence.max())))
-    edges = np.linspace(0, 1, bins + 1)
+    edges = np.linspace(0, 1, BINS + 1)
     # A confidence on an edge belongs to the bin above it, and 1 to the last.
     which = np.digitize(confidence, edges[1:-1])
-    counts = np.bincount(which, minlength=bins)
+    counts = np.bincount(which, minlength=BINS)
     filled = np.where(counts > 0, counts, np.nan)
     return CalibrationCurve(
         edges=edges,
         counts=counts,
-        confidence=np.bincount(which, weights=confidence, minlength=bins) / filled,
-        accuracy=np.bincount(which, weights=correct, minlength=bins) / filled,
+        confidence=np.bincount(which, weights=confidence, minlength=BINS) / filled,
+        accuracy=np.bincount(which, weights=correct, minlength=BINS) / filled,
     )
 
 

@@ -15,10 +15,9 @@ from capsella.evaluation import evaluate
 from capsella.losses import total_loss
 from capsella.models import create_model
 from capsella.training import OptimizerOptions, load_run
-from capsella.training.augment import Augment
-from capsella.training.loop import Trainer
+from capsella.training.augment import Augment, mixup
+from capsella.training.loop import Trainer, exponential_average
 from capsella.training.progress import Validation, is_better
-from capsella.training.step import exponential_average, mixup
 
 LR = 1e-3
 
