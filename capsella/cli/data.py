@@ -8,7 +8,7 @@ from capsella.cli.flags import parse, part_of, positional, settings
 from capsella.cli.screen import show
 from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.files import write_whole
-from capsella.training.flags import recipe_fields
+from capsella.training.registry import recipe_fields
 
 if TYPE_CHECKING:
     from capsella.data import DataOptions
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
 
     from capsella.data import data_from
     from capsella.data.listing import no_folder
-    from capsella.training.flags import with_values
+    from capsella.training.registry import with_values
 
     source, name = data_from(options.images), Path(options.images).resolve().name
     if missing := [path for path in source.paths if not path.exists()]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get
 import tyro
 
 from capsella.training.config import ComputeOptions
-from capsella.training.flags import field_texts, recipe_fields
+from capsella.training.registry import field_texts, recipe_fields
 
 T = TypeVar("T")
 

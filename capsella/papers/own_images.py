@@ -17,8 +17,7 @@ from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnor
 from capsella.papers.sabour2017.recipes import sabour2017_cells, sabour2017_cells_cnn
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe, read_recipe
-from capsella.training.flags import with_fields
-from capsella.training.registry import get_recipe, list_recipes, register_recipe
+from capsella.training.registry import get_recipe, list_recipes, register_recipe, with_fields
 
 UNNAMED = Path("images")  # placeholder folder of these recipes
 FOLDER = FolderData(UNNAMED, size=32)

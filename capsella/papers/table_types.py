@@ -22,8 +22,7 @@ from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.papers.budget import BudgetName, Budgets, images, medium
 from capsella.training import OptimizerOptions, Recipe
-from capsella.training.flags import with_fields
-from capsella.training.registry import get_recipe
+from capsella.training.registry import get_recipe, with_fields
 
 NOT_RUN = "not run"  # the cell of a row that was not trained
 DIVERGED = "diverged"  # the cell of a row if all its trainings diverged

@@ -37,7 +37,7 @@ from capsella.report.terminal import (
     selective_table,
 )
 from capsella.training import Run, RunFolder, load_run_splits, load_splits
-from capsella.training.flags import with_values
+from capsella.training.registry import with_values
 from capsella.training.trained import open_run, open_runs, shared_test_images
 from capsella.uncertainty import evaluate_ood, evaluate_selective, load_ood_set
 

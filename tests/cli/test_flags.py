@@ -16,8 +16,7 @@ from capsella.models import list_models
 from capsella.papers import get_recipe, list_recipes
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
 from capsella.training import ModelOptions
-from capsella.training.flags import recipe_fields, with_fields
-from capsella.training.registry import train_command
+from capsella.training.registry import recipe_fields, train_command, with_fields
 
 
 def parsed(flags: str, name: str = "demo"):

@@ -21,8 +21,7 @@ from capsella.papers.published import FIGURES, TABLES
 from capsella.report import routed_layers
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, Recipe, load_run, train
-from capsella.training.flags import with_fields
-from capsella.training.registry import get_recipe
+from capsella.training.registry import get_recipe, with_fields
 from tests.papers.tiny import CAPSNET, QUIET
 
 BUDGETS = ("small", "medium", "full")

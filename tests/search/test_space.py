@@ -9,7 +9,7 @@ from capsella.errors import CapsellaError
 from capsella.experiments.search import Space, default_space, register_space
 from capsella.experiments.search import space as spaces
 from capsella.papers import get_recipe, list_recipes
-from capsella.training.flags import with_fields
+from capsella.training.registry import with_fields
 from tests.search.made import RECIPE, SPACE
 
 

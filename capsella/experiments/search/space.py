@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsella.errors import CapsellaError, check_installed, near_names
 from capsella.routing import DynamicRouting, EMRouting
-from capsella.training.flags import with_fields
 from capsella.training.recipe import Recipe, flatten
+from capsella.training.registry import with_fields
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution

@@ -27,8 +27,7 @@ from capsella.papers.table_types import (
 )
 from capsella.report import VoteDistances, pick_examples, routed_layers, vote_distances_figure
 from capsella.training import AugmentOptions, ModelOptions, Recipe
-from capsella.training.flags import with_fields
-from capsella.training.registry import get_recipe
+from capsella.training.registry import get_recipe, with_fields
 
 OTHER_BUDGETS = Budgets(images(200, 50, 100, 4, 32), medium(20_000, 32))
 # The medium budget takes 0.5 to 1.5 hours per row on two cores, on all smallNORB images.

@@ -28,7 +28,7 @@ from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_exampl
 from capsella.report.image_figures import columns_figure, tweak_figure
 from capsella.report.reconstructions import pair_name, row_changes, share_nearest_own
 from capsella.training import Recipe
-from capsella.training.flags import with_fields
+from capsella.training.registry import with_fields
 
 Draw = Callable[[ImageClassifier, LabelledImages], Drawn]
 # Per digit the CNN costs ten times as much as CapsNet; per pair CapsNet costs three times as much. At the small budget,
