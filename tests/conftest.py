@@ -99,7 +99,8 @@ class ReachedError(Exception):
 
 # What commands do after they have understood their options; all others stop once `parse` is done.
 FIRST_STEPS = (
-    *("capsella.data.load_data", "capsella.cli.train.ray_session", "capsella.training.loop.resume"),
+    "capsella.cli.train.ray_session",
+    "capsella.experiments.repeats.resume_run",
     "capsella.experiments.search.study.open_search",
 )
 
