@@ -292,11 +292,7 @@ def _digests(folds: Sequence[Fold]) -> list[dict[str, str]]:
 
 
 def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
-    """Return the contents of plan.json, or None if the comparison was not started.
-
-    Raises:
-        CapsellaError: it was started with other options, or the file is damaged.
-    """
+    """Return the contents of plan.json, or None if the comparison was not started."""
     path = options.output / "plan.json"
     if not path.exists():
         return None

@@ -31,12 +31,14 @@ def write_report(found: Comparison) -> Path:
         CapsellaError: no space on the disk.
     """
     plan, setting, decision = found.plan, found.setting, found.decision
+    headline, sentences = phrase(found)
     every = [_forest(found), _confusion(found), _mistakes(found), _curve(found), _labels(found)]
     page = render_page(
         "capsella.experiments.compare",
         "report.html.jinja",
         title=f"Which network for {plan.splits.name}?",
-        words=phrase(found),
+        headline=headline,
+        sentences=sentences,
         warnings=[line.rstrip(".") for line in shortcut_lines(found.shortcuts)],
         commands={}
         if decision.recommended is None

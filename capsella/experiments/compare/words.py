@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.console import Group
 from rich.table import Table
@@ -20,15 +19,8 @@ MOST_CLASSES = 4  # the most classes that a sentence names
 WIDTH = 80  # of the screen
 
 
-class Words(NamedTuple):
-    """A headline, and sentences that explain it."""
-
-    headline: str
-    sentences: list[str]
-
-
-def phrase(found: Comparison) -> Words:
-    """Return the decision in words."""
+def phrase(found: Comparison) -> tuple[str, list[str]]:
+    """Return the decision in words: a headline, and sentences that explain it."""
     decision = found.decision
     sentences = [
         _accuracy(decision, decision.leader),
@@ -44,7 +36,7 @@ def phrase(found: Comparison) -> Words:
         )
     if found.left_out:
         sentences.append(f"A training diverged, so these are not compared: {', '.join(found.left_out)}.")
-    return Words(_headline(decision), sentences)
+    return _headline(decision), sentences
 
 
 def shortcut_lines(shortcuts: Sequence[Shortcut]) -> list[str]:
@@ -157,9 +149,6 @@ def _given_up(decision: Decision) -> str:
             parts.append(f"{', and '.join(better)}, compared with {network.title}")
     if parts:
         return f"What you give up: {'; '.join(parts)}."
-    others = decision.finalists
-    if all(leader.latency[0] <= each.latency[0] and leader.parameters <= each.parameters for each in others):
-        return "You give up nothing: it is also the fastest and the smallest."
     return "You give up little: no other network is more accurate, or a fifth faster or smaller."
 
 
@@ -241,8 +230,8 @@ def result_summary(found: Comparison) -> Group:
         shown = [percent(setting.accuracy(network.correct)), percent(setting.balanced_accuracy(network.correct))]
         title = Text(network.title, style="bold" if network is decision.recommended else "")
         table.add_row(title, *shown, f"{network.latency[0]:.1f}")
-    words = phrase(found)
-    lines = [words.headline, *words.sentences]
+    headline, sentences = phrase(found)
+    lines = [headline, *sentences]
     if decision.recommended is not None:
         lines.append(f"Run: {found.final or decision.recommended.best_run}")
     return Group(Text(), table, Text(), *_wrapped(lines))

@@ -24,7 +24,7 @@ class SearchOptions:
     trials: int | None = None
     """Number of candidates, over all processes. Default: 30, or with --minutes as many as there is time for."""
     limit_ms: float | None = None
-    """Reject candidates that take more milliseconds per image in the fastest backend here, before they are trained."""
+    """Reject candidates that take more milliseconds per image on this processor, before they are trained."""
     limit_parameters: int | None = None
     """Reject candidates with more parameters; a decoder does not count."""
     finalists: int | None = None

@@ -185,11 +185,7 @@ def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
 
 
 def _check_settings(study: "optuna.Study", folder: Path, settings: dict[str, Any]) -> None:
-    """Store the settings of a new study, or check that they are those of an old one.
-
-    Raises:
-        CapsellaError: the study was started with other settings; the error names them.
-    """
+    """Store the settings of a new study, or check that they are those of an old one."""
     known, asked = study.user_attrs.get("settings"), json.loads(json.dumps(settings, default=str))
     if known is None:
         study.set_user_attr("settings", asked)

@@ -2,26 +2,22 @@
 
 import contextlib
 import math
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 
-from capsella.bench import MAKERS, UnavailableError, latencies
-from capsella.data import single_images
+from capsella.bench import network_latencies
 from capsella.errors import BusyError, CapsellaError, NoMemoryError, memory_errors, pluralize
 from capsella.experiments.runner import Row, Stopwatch, Task, format_duration, run_tasks
 from capsella.experiments.search.options import FACTOR
 from capsella.experiments.search.outcome import BASE, Outcome
 from capsella.experiments.search.space import Label
 from capsella.experiments.search.study import ATTEMPTS, Search, error_at, quiet_optuna
-from capsella.export.graph import with_backend
 from capsella.files import alone_in, write_json
 from capsella.models.base import shipped_parameters
 from capsella.training import Recipe, RunFolder, TrainingDivergedError, resume, train
@@ -34,11 +30,7 @@ STARTUP = 10  # trials that are drawn at random before TPE begins
 POLL = 1.0  # seconds between checks on other processes
 MAX_REJECTED = 50  # per trained candidate: with more, the limits reject too much of the space
 WEIGHTS = ("model.safetensors", "ood_detector.safetensors")
-# Latencies are those of PyTorch with packed weights and native kernels, or of ONNX Runtime if it is installed and
-# faster. The other backends take longer to prepare than to time.
-BACKENDS = ("packed", "onnxruntime")
-CALLS, MAX_SECONDS = 100, 1.0
-ROUNDS = 3  # the best counts: other processes may disturb one
+ROUNDS = 3  # of measuring a latency
 
 
 def run_search(search: Search, console: Console | None = None) -> Outcome:
@@ -80,11 +72,7 @@ def run_trials(search: Search, console: Console, deadline: float) -> None:
 
 
 def _next_step(search: Search, deadline: float) -> str:
-    """Return "train", "wait" (for other processes) or "over".
-
-    Raises:
-        CapsellaError: the limits reject nearly all of the space.
-    """
+    """Return "train", "wait" (for other processes) or "over"."""
     trials, states = search.trials(), [trial.state.name for trial in search.trials()]
     rejected = [trial for trial in trials if "over_limit" in trial.user_attrs]
     counted = sum(state in ("COMPLETE", "PRUNED", "RUNNING") for state in states) - len(rejected)
@@ -150,11 +138,7 @@ def _run_trial(search: Search, console: Console, asking: ExitStack, alive: ExitS
 
 
 def _train_trial(search: Search, trial: "Trial") -> float:
-    """Train a candidate from rung to rung, and return its validation error.
-
-    Raises:
-        optuna.TrialPruned: the candidate is not among the best of a rung, exceeds a limit, failed, or repeats another.
-    """
+    """Train a candidate from rung to rung, and return its validation error."""
     candidate = trial.user_attrs.get("candidate", trial.number)
     trial.set_user_attr("candidate", candidate)
     point = {path: _suggest(trial, path, values) for path, values in search.space.fields.items()}
@@ -193,11 +177,7 @@ def _suggest(trial: "Trial", path: str, values: "BaseDistribution") -> Label:
 
 
 def _check_costs(search: Search, trial: "Trial", candidate: int, point: Mapping[str, Label], recipe: Recipe) -> None:
-    """Measure what the limits are about, or take it from an earlier candidate with the same network.
-
-    Raises:
-        optuna.TrialPruned: a cost is over its limit, or an earlier candidate has the same point.
-    """
+    """Measure what the limits are about, or take it from an earlier candidate with the same network."""
     known: dict[str, float] = {}
     for other in search.trials():
         if other.params == point and other.user_attrs.get("candidate", candidate) != candidate:
@@ -224,22 +204,13 @@ def parameters_of(search: Search, recipe: Recipe) -> float:
 
 
 def latency_of(search: Search, recipe: Recipe) -> float:
-    """Return the median milliseconds per image of a recipe's network, with fresh weights, on this machine.
+    """Return the median milliseconds per image of a recipe's network, with fresh weights, on this processor.
 
-    The result is that of the fastest backend in the best of a few rounds.
+    The best of a few rounds counts, since other processes may disturb one.
     """
     torch.manual_seed(recipe.seed)
-    shape, images = (search.splits.image_size, search.splits.channels), single_images(search.splits.train, "latencies")
-    model = with_backend(recipe.model.create(*shape, search.splits.classes).eval(), "eager")
-    pixels, steps = images.images[:1].float() / 255, {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in BACKENDS:
-            with contextlib.suppress(UnavailableError, CapsellaError, ValueError):
-                run = MAKERS[name](model, images, Path(folder))
-                run(pixels)
-                steps[name] = partial(run, pixels)
-        rounds = [latencies(steps, CALLS, max_seconds=MAX_SECONDS) for _ in range(ROUNDS)]
-    return min(time.p50 for times in rounds for time in times.values())
+    model = recipe.model.create(search.splits.image_size, search.splits.channels, search.splits.classes).eval()
+    return min(network_latencies({"candidate": model})["candidate"].p50 for _ in range(ROUNDS))
 
 
 def _network(point: Mapping[str, Label]) -> dict[str, Label]:
@@ -248,11 +219,7 @@ def _network(point: Mapping[str, Label]) -> dict[str, Label]:
 
 
 def _train_rungs(search: Search, trial: "Trial", candidate: int, recipe: Recipe, files: RunFolder) -> float:
-    """Train to the end of each rung, and return the validation error of the last one, in per cent.
-
-    Raises:
-        optuna.TrialPruned: the candidate is not among the best of a rung.
-    """
+    """Train to the end of each rung, and return the validation error of the last one, in per cent."""
     error, began = math.inf, time.monotonic()
     before = _epochs_of(files)
     for rung, epochs in enumerate(search.rungs):
