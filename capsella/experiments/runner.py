@@ -240,23 +240,17 @@ def _on_ray(
 ) -> Iterator[tuple[Task, float | None]]:
     import ray
 
-    source, needs = iter(tasks), dict[str, float]()
     waiting: dict[Any, Task] = {}
     try:
-        while True:
-            # Submit one more task than the capacity, so that an autoscaling cluster grows.
-            while not needs or len(waiting) <= ray_cluster.capacity(needs):
-                if (task := next(source, None)) is None:
-                    break
-                check_argument(task.compute.devices == 1, "be 1 with --on", devices=task.compute.devices)
-                before, needs = needs, ray_cluster.resources(place, task.compute.accelerator)
-                if before != needs and (note := ray_cluster.capacity_warning(needs)):
-                    console.print(f"note: {note}", markup=False, soft_wrap=True)
-                environment = ray_cluster.WorkerEnvironment.here(needs, recipe_modules())
-                remote = ray.remote(max_retries=ray_cluster.RETRIES, max_calls=1, **needs)(_compute_in_worker)
-                waiting[remote.remote(environment, task, console.width)] = task
-            if not waiting:
-                return
+        for task in tasks:
+            check_argument(task.compute.devices == 1, "be 1 with --on", devices=task.compute.devices)
+            needs = ray_cluster.resources(place, task.compute.accelerator)
+            if not waiting and (note := ray_cluster.capacity_warning(needs)):
+                console.print(f"note: {note}", markup=False, soft_wrap=True)
+            environment = ray_cluster.WorkerEnvironment.here(needs, recipe_modules())
+            remote = ray.remote(max_retries=ray_cluster.RETRIES, max_calls=1, **needs)(_compute_in_worker)
+            waiting[remote.remote(environment, task, console.width)] = task
+        while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
             task = waiting.pop(ready)
             try:
