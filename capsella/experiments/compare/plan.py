@@ -151,7 +151,7 @@ class Plan:
         data = data.replace(split_file=self.split_file(fold, share), cell_radius=self.splits.cell_radius, **of_file)
         recipe = replace(recipe, data=data, epochs=self.epochs(contender, share))
         part, has_fold = _part(share), self.is_crossvalidated and share != ALL
-        words = [contender.title.partition(",")[0], f"fold {fold + 1}" if has_fold else "", part.removeprefix("-")]
+        words = [contender.title.partition(",")[0], f"fold {fold + 1}" if has_fold else "", part[1:]]
         return Row(
             slug=f"{contender.name}{f'-fold{fold}' if has_fold else ''}{part}",
             recipe_name=contender.recipe_name,
