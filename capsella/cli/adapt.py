@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> None:
     """Adapt, test, save and print."""
     options, out = parse(Adapt, arguments, "adapt"), console()
 
-    from capsella.evaluation.adaptation import adapt_run
+    from capsella.evaluation.domain import adapt_run
     from capsella.report.terminal import adaptation_lines, adaptation_table
     from capsella.training.trained import open_run
 

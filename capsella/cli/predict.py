@@ -1,5 +1,6 @@
 """`capsella predict`."""
 
+import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from capsella.cli.flags import Group, parse, positional
 from capsella.cli.screen import console, note
-from capsella.errors import ArgumentError, check_argument, check_minimum, pluralize
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, pluralize
 from capsella.image_options import CellCut, check_range
 from capsella.ray_cluster import ClusterOptions, ray_session
 
@@ -41,6 +42,9 @@ class PredictCommon:
     """Add the column unsure: true if the probability is below this, e.g. 0.9 (see capsella evaluate --selective)."""
     ood_false_positive_rate: float = 0.05
     """False-positive rate of the OOD check. 0 turns it off."""
+    label_next: int | None = None
+    """Write instead the images whose labels would help capsella adapt most, this many: uncertain ones that differ from
+    each other. --out is a .csv file with the columns file, class, probability."""
     range: tuple[float, float] | None = None
     """Values that become black and white in files with more than 8 bits. Default: as in training."""
 
@@ -65,6 +69,9 @@ class Predict(PredictCommon):
         check_minimum(1, batch_size=self.batch_size)
         if self.out is None and (self.resume or self.overwrite or self.cluster.on):
             raise ArgumentError("out", "be given with --resume, --overwrite and --on", None)
+        if self.label_next is not None:
+            is_file = self.out is not None and self.out.endswith(".csv") and not self.resume and self.cluster.on is None
+            check_argument(is_file, "come with --out FILE.csv, without --resume and --on", label_next=self.label_next)
         if self.cluster.on is not None:
             check_argument(not self.cluster.gpus, "be left out: predict uses cores", gpus=self.cluster.gpus)
             check_argument(self.workers is None, "not come with --on: Ray has the workers", workers=self.workers)
@@ -95,6 +102,10 @@ def run(arguments: list[str]) -> None:
     if run is not None and run.adapted is not None and (options.coverage or options.unsure_below):
         notes.append(ADAPTED)
     is_paired = run is not None and run.recipe.data.is_paired
+    if options.label_next is not None and options.out is not None:
+        _list_to_label(model, local, options.label_next, Path(options.out), options.overwrite)
+        note(*notes)
+        return
     most_outside = {} if options.range is None else {"most_outside": 1.0}
     how = PredictOptions(
         batch_size=options.batch_size,
@@ -119,6 +130,15 @@ def run(arguments: list[str]) -> None:
         lines.insert(0, f"{rows} in {options.out} after {seconds:.0f} s")
     console(stderr=True).print(*lines, sep="\n", end="\n" if lines else "", soft_wrap=True, markup=False)
     note(*notes, *(() if is_paired else column_notes(model, how)))
+
+
+def _list_to_label(model: "ImageClassifier", paths: list[Path], number: int, out: Path, overwrite: bool) -> None:
+    from capsella.evaluation.labelling import choose_to_label, write_candidates
+
+    if out.exists() and not overwrite:
+        raise CapsellaError(f"{out} exists: --overwrite replaces it")
+    write_candidates(out, choose_to_label(model, paths, number, progress=True))
+    print(f"{pluralize(number, 'image')} to label first: {out}", file=sys.stderr)
 
 
 def _load(run: Path, value_range: tuple[float, float] | None, cut: CellCut | None) -> "ImageClassifier":

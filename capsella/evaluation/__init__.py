@@ -1,6 +1,6 @@
 """Evaluate trained models: metrics with intervals, robustness, attacks, and predictions for files."""
 
-from capsella.evaluation.attack_curves import AttackCurve, AttackOptions, AttackResult, attack_networks
+from capsella.evaluation.attacks import AttackCurve, AttackOptions, AttackResult, attack_networks
 from capsella.evaluation.metrics import (
     ClassScore,
     Evaluation,

@@ -98,7 +98,7 @@ def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
 def column_notes(model: ImageClassifier, options: PredictOptions) -> list[str]:
     """Return notes on columns of a table of predictions that are empty or uninformative."""
     notes, calibration, detector, rate = [], model.calibration, model.ood_detector, options.false_positive_rate
-    fit = "training fits it, unless the images are pairs"
+    fit = "training fits it, unless the images are pairs; an adaptation, with two labelled images per class"
     if calibration is None:
         notes.append(f"the column probability is empty: this model is not calibrated; {fit}")
     elif calibration.images < ENOUGH:
@@ -117,8 +117,8 @@ def column_notes(model: ImageClassifier, options: PredictOptions) -> list[str]:
     elif rate is not None and detector is not None and options.active_detector(model) is None:
         notes.append(
             f"the column in_distribution is empty: a false-positive rate of {rate:g} needs {images_for_rate(rate)} "
-            f"validation images, and this model has {detector.images}; train with a larger --validation, or "
-            "use a larger --ood-false-positive-rate"
+            f"validation images, or labelled ones in an adaptation, and this model has {detector.images}; use more, or "
+            "a larger --ood-false-positive-rate"
         )
     return notes
 

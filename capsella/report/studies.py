@@ -87,7 +87,7 @@ def _check_fitted(options: EvaluateOptions, run: Run) -> None:
     Raises:
         CapsellaError: it was not, or for another domain.
     """
-    if run.adapted is not None and (options.selective or options.ood):
+    if run.adapted is not None and (options.selective or (options.ood and options.data is None)):
         raise CapsellaError(
             f"{run.folder} was adapted to {run.adapted['laboratory']}, where it has no validation images"
         )

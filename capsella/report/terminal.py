@@ -17,7 +17,7 @@ from capsella.evaluation import (
     confusions,
     points,
 )
-from capsella.evaluation.adaptation import Adaptation
+from capsella.evaluation.domain import Adaptation
 from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes
 from capsella.uncertainty import OODReport, SelectiveClassification
 

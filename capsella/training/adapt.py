@@ -36,6 +36,8 @@ from capsella.training.config import AdaptOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder
 from capsella.uncertainty import fit_calibration, weights_digest
+from capsella.uncertainty.fit import fit_gaussians, ood_scores
+from capsella.uncertainty.ood import fit_detector
 
 # Folds of the labelled images; each is predicted by a network that was adapted to the other folds.
 FOLDS = 5
@@ -126,10 +128,14 @@ def _train(model: ImageClassifier, recipe: Recipe, images: ImageSet, options: Ad
 
 
 class HeldOutPredictions(NamedTuple):
-    """Predictions for images by networks that were adapted without them: activations [n classes], labels [n]."""
+    """Predictions for images by networks that were adapted without them.
+
+    activations [n classes], labels [n]. ood_scores: the scores of out-of-distribution detection [n], by name.
+    """
 
     activations: Float[Tensor, "n classes"]
     labels: Int64[Tensor, " n"]
+    ood_scores: dict[str, Float[Tensor, " n"]]
 
     @property
     def error(self) -> float:
@@ -147,7 +153,7 @@ def predict_held_out(
     folds = min(FOLDS, *(count for count in images.counts().values() if count))
     if folds < 2 or len(images) < 3:
         return None
-    activations, labels = [], []
+    activations, labels, scores = [], [], []
     for fold in range(folds):
         rows = hold_out_fold(Items.of(images), folds, fold, options.seed)
         others, held = (images.subset(part) for part in rows)
@@ -157,12 +163,19 @@ def predict_held_out(
             parts = list(batches(held, 128, device=device_of(network)))
             activations += [without_decoder(network)(part.images).activations.float().cpu() for part in parts]
         labels += [part.labels.cpu() for part in parts]
-    return HeldOutPredictions(torch.cat(activations).clone(), torch.cat(labels))
+        scores.append(ood_scores(network, fit_gaussians(network, others), held))
+    columns = {name: torch.cat([fold[name] for fold in scores]) for name in scores[0]}
+    return HeldOutPredictions(torch.cat(activations).clone(), torch.cat(labels), columns)
 
 
-def calibrate_adapted(model: ImageClassifier, predictions: HeldOutPredictions) -> None:
-    """Fit `model.calibration` to held-out predictions, because the model was trained on the labelled images."""
-    model.calibration = replace(fit_calibration(*predictions), weights=weights_digest(model))
+def calibrate_adapted(model: ImageClassifier, images: ImageSet, predictions: HeldOutPredictions) -> None:
+    """Fit `model.calibration` and `model.ood_detector` to held-out predictions of the labelled images.
+
+    The model itself was trained on these images; they give only the class Gaussians of the detector.
+    """
+    weights = weights_digest(model)
+    model.calibration = replace(fit_calibration(predictions.activations, predictions.labels), weights=weights)
+    model.ood_detector = replace(fit_detector(fit_gaussians(model, images), predictions.ood_scores), weights=weights)
 
 
 def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[str, Any]) -> None:

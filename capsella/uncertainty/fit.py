@@ -1,9 +1,10 @@
 """Fit calibration and out-of-distribution detection to a trained network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data import LabelledImages, batches, evenly
@@ -50,21 +51,28 @@ def fit_ood_detector(
     """
     single = training.labels.ndim == validation.labels.ndim == 1
     check_argument(single, "show one class each, not pairs", training_and_validation="pairs")
-    gaussians = _fit_gaussians(model, training, batch_size)
-    columns: dict[str, list[Tensor]] = {}
-    with inference(model) as device:
-        for images, _, _ in batches(validation, batch_size, device=device):
-            output, extracted = extract(model, images, rotate=True)
-            predicted = output.activations.argmax(1)
-            for name, values in extracted.items():
-                scores = gaussians[name].distance(values, predicted) if name in gaussians else values
-                columns.setdefault(name, []).append(scores.cpu())
-    detector = fit_detector(gaussians, {name: torch.cat(parts).clone() for name, parts in columns.items()})
+    gaussians = fit_gaussians(model, training, batch_size)
+    detector = fit_detector(gaussians, ood_scores(model, gaussians, validation, batch_size))
     model.ood_detector = replace(detector, weights=weights_digest(model))
     return model.ood_detector
 
 
-def _fit_gaussians(model: ImageClassifier, training: LabelledImages, batch_size: int) -> dict[str, ClassGaussian]:
+def ood_scores(
+    model: ImageClassifier, gaussians: Mapping[str, ClassGaussian], images: LabelledImages, batch_size: int = 128
+) -> dict[str, Float[Tensor, " n"]]:
+    """Return the scores of images by name, before they are normalised; `fit_detector` takes those of new images."""
+    columns: dict[str, list[Tensor]] = {}
+    with inference(model) as device:
+        for pixels, _, _ in batches(images, batch_size, device=device):
+            output, extracted = extract(model, pixels, rotate=True)
+            predicted = output.activations.argmax(1)
+            for name, values in extracted.items():
+                scores = gaussians[name].distance(values, predicted) if name in gaussians else values
+                columns.setdefault(name, []).append(scores.cpu())
+    return {name: torch.cat(parts).clone() for name, parts in columns.items()}
+
+
+def fit_gaussians(model: ImageClassifier, training: LabelledImages, batch_size: int = 128) -> dict[str, ClassGaussian]:
     """Fit class Gaussians to features of training images; a reconstruction error is a score without them."""
     check_argument(len(training) > 0, "be of at least one image", training=0)
     quick = without_unused_decoder(model, None)

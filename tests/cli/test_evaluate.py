@@ -78,7 +78,7 @@ def test_robustness_of_two_networks(cli, trained, tmp_path):
 
 
 def test_attacks_on_two_networks(cli, trained, trained_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.evaluation.attack_curves.FULL_REACH", {"steps": 2, "restarts": 1})
+    monkeypatch.setattr("capsella.evaluation.attacks.FULL_REACH", {"steps": 2, "restarts": 1})
     cnn, quick = trained_run("cnn"), ("--epsilons", 0.1, 0.5, "--steps", 2, "--restarts", 1, "--per-class", 1)
     words = ("evaluate", trained, cnn, "--attack", *quick, "--ood-false-positive-rate", 0.85, "--out", tmp_path)
     answer = cli(*words)

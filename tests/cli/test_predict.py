@@ -90,6 +90,15 @@ def test_killed_with_its_workers_at_work_and_resumed(trained, images, tmp_path):
     assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))
 
 
+def test_the_images_to_label_first(cli, trained, images, tmp_path):
+    words = ["predict", trained, images, "--label-next", 4, "--out", tmp_path / "next.csv"]
+    assert cli(*words).code == 0
+    head, *rows = table((tmp_path / "next.csv").read_text())
+    assert (head, len(rows)) == (["file", "class", "probability"], 4)
+    assert cli(*words).code == 1  # it exists
+    assert cli(*words[:-2]).code == 2  # without a file
+
+
 def test_an_exported_folder_predicts_as_the_run(cli, trained, images, tmp_path):
     for name in ("model.json", "model.safetensors", "calibration.json"):
         (tmp_path / "exported").mkdir(exist_ok=True)

@@ -84,6 +84,7 @@ class Darkness(ImageClassifier):
 
     def __init__(self):
         super().__init__((4, 4), 1, ("dark, plain", "light"))
+        self.name = "darkness"
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, images, labels=None):

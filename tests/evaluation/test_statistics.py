@@ -11,7 +11,6 @@ from capsella.evaluation import (
     auc_interval,
     detectable_difference,
     difference_interval,
-    pooled_seed_variance,
     proportion_interval,
     rank_test,
     wilson_interval,
@@ -111,19 +110,16 @@ class TestByHand:
         assert auc_interval(0.0, 20, 20) == pytest.approx((0, 1 - low))
 
 
-@pytest.mark.parametrize(
-    ("call", "argument"),
-    [
+def test_arguments_that_do_not_fit():
+    for call, argument in (
         (lambda: accuracy_interval(np.zeros((2, 3))), "correct"),
         (lambda: accuracy_interval(np.ones((1, 50), bool), np.zeros(49, int)), "groups"),
         (lambda: difference_interval(np.zeros((1, 3), bool), np.zeros((1, 4), bool)), "second"),
         (lambda: accuracy_interval(correct("1100"), labels=np.array([0, 1, 2])), "labels"),
-    ],
-)
-def test_arguments_that_do_not_fit(call, argument):
-    with pytest.raises(ArgumentError) as error:
-        call()
-    assert error.value.argument == argument
+    ):
+        with pytest.raises(ArgumentError) as error:
+            call()
+        assert error.value.argument == argument
 
 
 class TestGroups:
@@ -239,9 +235,6 @@ class TestCoverage:
         labels, truth = np.repeat(np.arange(4), (100, 100, 100, 3)), np.array([0.9, 0.9, 0.9, 0.6])
         intervals = [accuracy_interval(random.random((1, 303)) < truth[labels], labels=labels) for _ in range(400)]
         assert np.mean([interval.low <= truth.mean() <= interval.high for interval in intervals]) > 0.93
-        labels = np.repeat(np.arange(4), (100, 60, 35, 5))
-        above = [accuracy_interval(random.random((3, 200)) < 0.25, labels=labels).low > 0.25 for _ in range(400)]
-        assert np.mean(above) < 0.04
 
     @pytest.mark.parametrize(
         ("images", "seeds", "patients", "training_sd"),
@@ -262,15 +255,6 @@ class TestCoverage:
             interval = difference_interval(*sides, group if patients else None, fold)
             held += interval.low <= 0 <= interval.high
         assert 0.93 <= held / 400 <= 0.99
-
-    def test_two_seeds_whose_variance_is_pooled_over_similar_rows(self):
-        random, missed = np.random.default_rng(0), 0
-        for _ in range(400):
-            base = random.normal(3, 1.5, 1000)
-            rows = [random.random((2, 1000)) < expit(base + 0.3 * random.normal(size=(2, 1))) for _ in range(6)]
-            interval = difference_interval(rows[0], rows[1], seed_variance=pooled_seed_variance(rows))
-            missed += not interval.low <= 0 <= interval.high
-        assert 0.01 < missed / 400 < 0.07
 
     def test_paired_seeds_cancel_what_both_networks_share(self):
         random = np.random.default_rng(0)

@@ -9,9 +9,10 @@ from torch import nn
 from capsella.data import ImageSet, load_data
 from capsella.errors import CapsellaError
 from capsella.losses import LossOptions
-from capsella.models import create_model
+from capsella.models import ImageClassifier, create_model
 from capsella.models.base import register_model
 from capsella.models.he2016 import he2016_resnet10
+from capsella.models.inference import inference, predict_with_scores
 from capsella.training import (
     AdaptOptions,
     adapt_model,
@@ -20,7 +21,7 @@ from capsella.training import (
     predict_held_out,
     save_adapted,
 )
-from capsella.uncertainty import calibrate_model
+from capsella.uncertainty import calibrate_model, fit_ood_detector
 
 FEW = AdaptOptions(how="all", steps=3, batch_size=8)
 
@@ -100,10 +101,32 @@ def test_each_labelled_image_is_judged_without_it(tiny, labelled, run, monkeypat
     assert predict_held_out(model, tiny(), labelled.subset(range(1, 16)), FEW) is None
 
 
+def test_the_ood_check_is_that_of_the_new_laboratory(tiny, run):
+    """Darker digits are unlike the training images; after adaptation they are not, and noise still is."""
+    model, splits = load_run(run).model, load_data(tiny().data)
+    few, others = (
+        replace(images, images=images.images // 2) for images in (splits.train, splits.test.subset(range(100)))
+    )
+    noise = replace(others, images=torch.randint(256, others.images.shape, dtype=torch.uint8))
+    adapted = adapt_model(model, tiny(), few, FEW)
+    calibrate_adapted(adapted, few, predict_held_out(model, tiny(), few, FEW))
+    fit_ood_detector(model, splits.train, splits.validation)
+
+    def flagged(model: ImageClassifier, images: ImageSet, rate: float) -> float:
+        with inference(model):
+            _, scores = predict_with_scores(model, images.images.float() / 255, model.ood_detector)
+        return float((scores.amax(1) > model.ood_detector.threshold(rate)).double().mean())
+
+    assert adapted.ood_detector.images == len(few) == 50
+    assert flagged(model, others, 0.1) > 0.4
+    assert flagged(adapted, others, 0.05) < 0.15
+    assert flagged(adapted, noise, 0.05) > 0.9
+
+
 def test_the_folder_is_a_run(tiny, labelled, run, tmp_path):
     run = load_run(run)
     adapted = adapt_model(run.model, run.recipe, labelled, FEW)
-    calibrate_adapted(adapted, predict_held_out(run.model, run.recipe, labelled, FEW))
+    calibrate_adapted(adapted, labelled, predict_held_out(run.model, run.recipe, labelled, FEW))
     save_adapted(run, adapted, tmp_path / "there", {"laboratory": "dark"})
     read = load_run(tmp_path / "there")
     assert (read.adapted, read.recipe, run.adapted) == ({"laboratory": "dark"}, run.recipe, None)
