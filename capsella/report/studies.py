@@ -46,14 +46,16 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
     """Test a run, write the numbers as JSON, by default into the run's folder, and return a summary for a terminal.
 
     Raises:
-        CapsellaError: no run, unusable images, or a calibration or OOD check that is needed was not fitted.
+        ArgumentError, CapsellaError: no run, unusable images, or a calibration or OOD check that is needed was not
+            fitted.
     """
     run = open_run(folder)
     if options.skip_broken:
         run = replace(run, recipe=replace(run.recipe, data=replace(run.recipe.data, skip_broken=True)))
-    _check_fitted(options, run)
-    if out is None:
-        out = run.folder / f"{options.name}.json"
+    if run.adapted is not None and (options.selective or (options.ood and options.data is None)):
+        domain = run.adapted["laboratory"]
+        raise CapsellaError(f"{run.folder} was adapted to {domain}, where it has no validation images")
+    out = out or run.folder / f"{options.name}.json"
     images, about, lines = _images(options, run)
     ood_sets = {}
     if options.ood:  # a missing folder is an error before the evaluation
@@ -79,22 +81,6 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         shown.append(routing_table(routing))
     write_json(out, values)
     return Group(*map(Text, lines), *shown, Text(f"written to {out}"))
-
-
-def _check_fitted(options: EvaluateOptions, run: Run) -> None:
-    """Check that the calibration or OOD check that the options need was fitted.
-
-    Raises:
-        CapsellaError: it was not, or for another domain.
-    """
-    if run.adapted is not None and (options.selective or (options.ood and options.data is None)):
-        raise CapsellaError(
-            f"{run.folder} was adapted to {run.adapted['laboratory']}, where it has no validation images"
-        )
-    if options.selective and run.model.calibration is None:
-        raise CapsellaError(f"selective: needs calibrated probabilities, and {run.folder} has none")
-    if options.ood and run.model.ood_detector is None:
-        raise CapsellaError(f"ood: no OOD check was fitted for {run.folder}")
 
 
 def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[str, Any], list[str]]:
