@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from PIL import Image
 from capsella.data import ImageSet
 from capsella.models import create_model
 from capsella.papers import get_recipe
-from capsella.training import Run
+from capsella.training import ComputeOptions, Run, RunFolder
 from capsella.web import ServedRun, share_runs
 from capsella.web.images import encode_test_images
 from capsella.web.modules import PAGE
@@ -76,13 +75,6 @@ def capsnet():
 
 
 @pytest.fixture(scope="session")
-def with_cnn(capsnet):
-    """The same run with a CNN beside it."""
-    cnn = model("sabour2017_cnn")
-    return replace(capsnet, cnn=("plain cnn", cnn))
-
-
-@pytest.fixture(scope="session")
 def plain():
     """On the same images, without a decoder."""
     return subject(model(reconstruction=False), name="plain")
@@ -130,17 +122,19 @@ def served(capsnet, plain):
         yield server
 
 
-def made(name, size=SIZE, network="sabour2017_capsnet", **options):
-    """A run on the small digits of the demo."""
+def made(folder, size=SIZE, network="sabour2017_capsnet", **options):
+    """A run on the small digits of the demo, of which the folder holds the config alone."""
     recipe = get_recipe("demo")
     recipe = replace(recipe, data=replace(recipe.data, size=size, per_class=4, test_per_class=6))
     classes = tuple(map(str, range(10)))
-    return Run(Path(name), name, recipe, model(network, size, classes=classes, **options), {})
+    folder.mkdir()
+    RunFolder(folder).write_config(folder.name, recipe, ComputeOptions())
+    return Run(folder, folder.name, recipe, model(network, size, classes=classes, **options), {})
 
 
 @pytest.fixture(scope="session")
-def run():
-    return made("digits")
+def run(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("runs") / "digits")
 
 
 @pytest.fixture(scope="session")
@@ -149,9 +143,9 @@ def shared(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def small_run():
+def small_run(tmp_path_factory):
     """Of a network that is small enough for a page."""
-    return made("small", 28, network="mazzia2021_efficient_capsnet")
+    return made(tmp_path_factory.mktemp("runs") / "small", 28, network="mazzia2021_efficient_capsnet")
 
 
 @pytest.fixture(scope="session")

@@ -247,10 +247,6 @@ def more(page):
     return page
 
 
-def upload(page, name, content):
-    page.locator("input[type=file]").first.set_input_files({"name": name, "mimeType": "image/png", "buffer": content})
-
-
 def test_any_test_image_by_number_and_one_out_of_range_is_refused(served_tab):
     page = more(served_tab())
     number = page.get_by_label("Test image, 0 to 29")
@@ -290,7 +286,8 @@ def test_a_comparison_follows_what_is_chosen(served_tab):
         called = panes.nth(0).locator(".strip button").nth(choice).get_attribute("title").split(":")[0]
         until(page, "called => document.querySelectorAll('.about')[1].innerText.startsWith(called)", called)
     page.get_by_text("Another image").first.click()
-    upload(page, "photo.png", png(17, 17))
+    photo = {"name": "photo.png", "mimeType": "image/png", "buffer": png(17, 17)}
+    page.locator("input[type=file]").first.set_input_files(photo)
     until(page, "[...document.querySelectorAll('.about')].every(one => one.innerText.startsWith('photo.png'))")
     panes.nth(0).locator(".bars button").nth(1).click()
     until(page, "document.querySelectorAll('.arrow figcaption')[1].innerText === 'capsule of <b>&amp;</b>'")

@@ -1,10 +1,8 @@
 """What a page is made of: arrays, images, their changes, planes of poses and votes, joined modules."""
 
-import base64
 import json
 import re
 import subprocess
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from PIL import Image
 from capsella.data.reading import to_tensor
 from capsella.image_options import Preprocessing
 from capsella.models import create_model
-from capsella.web.arrays import Arrays
 from capsella.web.images import EncodedImages, change_images, changes_of, choose_images
 from capsella.web.modules import joined_modules
 from capsella.web.page import class_axes, page_html
@@ -46,18 +43,6 @@ def test_the_page_resizes_as_pillow_does(size):
         expected = to_tensor(Image.fromarray(rgb), Preprocessing((17, 17), channels, fit=fit))
         got = in_node(script, {"rgba": rgba, "size": size, "channels": channels, "fit": fit})
         np.testing.assert_array_equal(np.reshape(got, expected.shape), expected.numpy())
-
-
-def test_arrays_lie_where_the_table_says():
-    arrays = Arrays()
-    arrays.add("0/small", "u1", [1, 2, 3])
-    arrays.add("0/halves", "f2", np.array([[1.0, 0.333251953125]]))
-    arrays.add("0/floats", "f4", [1.5, -2])
-    content = zlib.decompress(base64.b64decode(arrays.packed()))
-    assert arrays.table == {"0/small": ["u1", [3], 0], "0/halves": ["f2", [1, 2], 4], "0/floats": ["f4", [2], 8]}
-    assert content[:4] == bytes([1, 2, 3, 0])
-    assert content[4:8] == bytes([0x00, 0x55, 0x3C, 0x35])  # low bytes, then high ones
-    np.testing.assert_array_equal(np.frombuffer(content[8:], np.float32), [1.5, -2])
 
 
 def pool_of(activations, labels):

@@ -4,6 +4,7 @@ import base64
 import json
 import socket
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from capsella.web.arrays import KINDS
 from capsella.web.served_run import explorer_page
 from capsella.web.server import check_port, is_loopback
 
-from .conftest import SIZE, Served, png
+from .conftest import SIZE, Served, model, png
 
 PATHS = ["/", "/api/runs/0/images/0", "/docs", "/nowhere"]
 
@@ -103,7 +104,8 @@ def test_any_test_image_is_as_the_network_sees_it(served, capsnet):
     assert {"drawn", "evidence0", "entropy0", "points", "couplings"} <= set(got)
 
 
-def test_a_cnn_sees_the_same_changes(with_cnn):
+def test_a_cnn_sees_the_same_changes(capsnet):
+    with_cnn = replace(capsnet, cnn=("plain cnn", model("sabour2017_cnn")))
     image = with_cnn.test.images[3:4]
     with Served([with_cnn]) as server:
         assert '"beside":"plain cnn"' in server.ask("/")[2]

@@ -22,7 +22,7 @@ from capsella.web.images import change_images, decode_poses
 from capsella.web.routing_view import class_votes
 from capsella.web.share import split_cnn
 
-from .conftest import NODE, needs_node
+from .conftest import NODE, made, needs_node
 
 CHECK = Path(__file__).parent / "modules" / "check.mjs"
 TOLERANCE = 0.004  # of a pixel in [0, 1], about one of 256 grey levels; of capsules, relative to the largest number
@@ -122,21 +122,16 @@ def test_a_page_that_is_too_large_is_refused(run, tmp_path):
     assert not out.exists()
 
 
-def test_a_cnn_has_nothing_to_share(run, tmp_path):
-    cnn = replace(run, model=create_model("sabour2017_cnn", image_size=17))
-    with pytest.raises(CapsellaError, match=r"^digits: sabour2017_cnn is a CNN"):
-        share_runs([cnn], tmp_path / "page.html")
-
-
 @pytest.fixture(scope="module")
-def cnn(run):
-    torch.manual_seed(1)
-    return replace(run, folder=Path("plain-cnn"), model=create_model("sabour2017_cnn", image_size=17).eval())
+def cnn(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("runs") / "plain-cnn", network="sabour2017_cnn")
 
 
 def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
     shared = share_runs([cnn, run], tmp_path / "page.html", images=2)
     assert list(shared.images) == ["digits"]
+    with pytest.raises(CapsellaError, match="plain-cnn: sabour2017_cnn is a CNN"):
+        share_runs([cnn], tmp_path / "page.html")
     html = shared.path.read_text(encoding="utf-8")
     assert '"beside":"plain-cnn"' in html
     assert '"0/cnnActivations2"' in html

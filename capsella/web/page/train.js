@@ -258,7 +258,7 @@ function votesBack(sizes, weights, { pixels, a, u, uNorms }, gradVotes, grads) {
 }
 
 /** A network that learns: `step(images, labels)` is a step of Adam on a batch and returns the mean loss. */
-export function makeLearner(sizes, seed, rate = 0.001) {
+export function makeLearner(sizes, seed, rate = 0.002) {
   const random = randomFrom(seed);
   const weights = firstWeights(sizes, random);
   const [first, second] = [emptyWeights(sizes), emptyWeights(sizes)];
