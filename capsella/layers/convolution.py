@@ -297,9 +297,10 @@ class PixelCapsules(nn.Module):
 class ClusterCapsules(nn.Module):
     """A capsule layer of cluster routing: votes by convolution, `cluster_routing`, and layer normalisation.
 
-    A convolution of each child type's pose elements over the kernel window makes that type's votes at a site. The layer
-    normalisation is over all elements and sites of a parent type; scale and shift are shared by the types. There are no
-    activations: all are 1. Children compete for a parent, element by element, so there are no couplings to record.
+    A 3×3 convolution of each child type's pose elements, over the grid padded with zeros, makes that type's votes at a
+    site. The layer normalisation is over all elements and sites of a parent type; scale and shift are shared by the
+    types. There are no activations: all are 1. Children compete for a parent, element by element, so there are no
+    couplings to record.
 
     Shapes: Capsules(poses [b h w types_in pose_in], activations [b h w types_in])
     → Capsules(poses [b h' w' types_out pose_out], activations [b h' w' types_out]), h' = ⌈h/stride⌉, w' = ⌈w/stride⌉;
@@ -312,13 +313,12 @@ class ClusterCapsules(nn.Module):
         pose_out: pose elements of each parent, at a site.
         votes: number of votes of a child type for a parent type at a site, at least 2.
         grid: rows and columns h'×w' of this layer's sites.
-        kernel: rows and columns of a window, an odd number; the children's grid is padded with zeros.
         stride: rows and columns between windows.
         whole: join all sites of a type into one capsule, e.g. for classes.
         backend: backend of `cluster_routing`; "eager" for second derivatives.
 
     Raises:
-        ValueError: a size below 1, votes below 2, an even kernel, an unknown backend.
+        ValueError: a size below 1, votes below 2, an unknown backend.
     """
 
     def __init__(
@@ -330,7 +330,6 @@ class ClusterCapsules(nn.Module):
         votes: int,
         grid: tuple[int, int],
         *,
-        kernel: int = 3,
         stride: int = 1,
         whole: bool = False,
         backend: str = "auto",
@@ -338,7 +337,6 @@ class ClusterCapsules(nn.Module):
         super().__init__()
         check_minimum(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out, stride=stride)
         check_minimum(2, votes=votes)
-        check_argument(kernel % 2 == 1, "be an odd number", kernel=kernel)
         choose_backend(backend, BACKENDS, auto="auto")
         self.types_in, self.pose_in, self.types_out, self.pose_out = types_in, pose_in, types_out, pose_out
         self.votes = votes
@@ -346,9 +344,9 @@ class ClusterCapsules(nn.Module):
         self.conv = nn.Conv2d(
             types_in * pose_in,
             types_in * votes * types_out * pose_out,
-            kernel,
+            3,
             stride,
-            padding=kernel // 2,
+            padding=1,
             groups=types_in,
         )
         self.norm = nn.LayerNorm((pose_out, *grid))

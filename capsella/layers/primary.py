@@ -131,14 +131,12 @@ class MatrixPrimaryCapsules(nn.Module):
         in_channels: int,
         types: int,
         pose: int = 16,
-        kernel: int = 1,
-        stride: int = 1,
         *,
         norm: ParentNorm | None = None,
     ) -> None:
         super().__init__()
         self.types, self.pose = types, pose
-        self.conv = nn.Conv2d(in_channels, types * (pose + 1), kernel, stride, bias=norm is None)
+        self.conv = nn.Conv2d(in_channels, types * (pose + 1), 1, bias=norm is None)
         self.norm = None if norm is None else NormaliseCapsules(types, affine=True)
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:

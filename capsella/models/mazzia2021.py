@@ -24,7 +24,6 @@ def mazzia2021_efficient_capsnet(
     channels: int = 1,
     classes: tuple[str, ...] = tuple("0123456789"),
     routing: Routing = SelfAttentionRouting(),
-    class_weight_sd: float | None = None,
     reconstruction: bool = True,
     halve_from: int | None = None,
     decoder_width: int = 1024,
@@ -38,8 +37,6 @@ def mazzia2021_efficient_capsnet(
         image_size: (height, width), at least 13×13; the paper's is 28×28.
         channels: channels of the images, 1 for grey, 3 for RGB.
         routing: routing of the class capsules.
-        class_weight_sd: standard deviation of the class capsules' initial weights; None takes the authors' (He: √(2 /
-            fan-in)), 0.04.
         reconstruction: add the decoder.
         halve_from: the first convolution has stride 2 if the shorter side has at least this many pixels; None for
             stride 1.
@@ -55,7 +52,7 @@ def mazzia2021_efficient_capsnet(
     backbone = _backbone(channels, strides)
     primary = DepthwisePrimaryCapsules(TYPES, POSE, grid, min(PAIR_KERNEL, *grid) if for_pairs else None)
     # Keras takes all axes but the last of the weights [classes, children, 8, 16] as the fan-in.
-    sd = math.sqrt(2 / (len(classes) * TYPES * POSE)) if class_weight_sd is None else class_weight_sd
+    sd = math.sqrt(2 / (len(classes) * TYPES * POSE))
     class_capsules = DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=sd)
     decoder = None
     if reconstruction:

@@ -47,26 +47,22 @@ class Geometry:
         rows, columns = (1 + (n - k) // s for n, k, s in zip(size, self.kernel, self.stride, strict=True))
         return rows, columns
 
-    @property
-    def weight_window(self) -> tuple[int, int]:
-        """The two leading axes of the weight: the kernel, or 1 × 1 if tied."""
-        return (1, 1) if self.tied else self.kernel
-
     def weight_shape(self, c_in: int, p: int, c_out: int, d: int) -> tuple[int, ...]:
         """Return [kh kw c_in c_out p d] for vector poses, [kh kw c_in c_out n n] for matrix poses, p = d = n².
 
         Raises:
             ValueError: matrix poses are not square, or differ between children and parents.
         """
+        window = (1, 1) if self.tied else self.kernel
         if not self.matrix:
-            return (*self.weight_window, c_in, c_out, p, d)
+            return (*window, c_in, c_out, p, d)
         n = math.isqrt(p)
         if n * n != p or p != d:
             raise ValueError(
                 "pose: matrix poses must have the same square number of elements (4, 9, 16, …) in children and "
                 f"parents, got {p} and {d}"
             )
-        return (*self.weight_window, c_in, c_out, n, n)
+        return (*window, c_in, c_out, n, n)
 
 
 def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry) -> Tensor:

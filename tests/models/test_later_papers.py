@@ -74,10 +74,8 @@ class TestTsai2020:
 class TestMazzia2021:
     def test_first_weights(self):
         """He's for the convolutions and, as Keras counts their fan-in, the class capsules; Glorot's for the primary."""
-        model = create_model("mazzia2021_efficient_capsnet", class_weight_sd=None)
+        model = create_model("mazzia2021_efficient_capsnet")
         last = [layer for layer in model.backbone if isinstance(layer, nn.Conv2d)][-1]
         assert sd_of(last.weight) == pytest.approx(math.sqrt(2 / (3 * 3 * 64)), rel=0.05)
         assert sd_of(model.capsule_layers[0].weight) == pytest.approx(math.sqrt(2 / 1280), rel=0.05)
         assert sd_of(model.primary.conv.weight) == pytest.approx(math.sqrt(2 / (81 + 81 * 128)), rel=0.05)
-        wide = create_model("mazzia2021_efficient_capsnet", class_weight_sd=0.2)
-        assert sd_of(wide.capsule_layers[0].weight) == pytest.approx(0.2, rel=0.05)

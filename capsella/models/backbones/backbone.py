@@ -287,7 +287,6 @@ def backbone_capsules(
     types: int = 16,
     routing: Routing = DynamicRouting(iterations=3),
     tied: bool = True,
-    class_weight_sd: float | None = None,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """Class capsules on the feature maps of a pretrained backbone.
@@ -304,14 +303,12 @@ def backbone_capsules(
         types: types of primary capsules.
         routing: routing of the class capsules.
         tied: share one weight per type and class among all positions, instead of one per position.
-        class_weight_sd: standard deviation of the class capsules' initial weights; None chooses it so that class
-            capsules are at first about half as long as possible.
         reconstruction: add a decoder.
     """
     check_minimum(1, types=types)
     layer = _backbone(backbone, fine_tune, image_size, channels)
     width, rows, columns = layer.description.maps
-    capsules = _class_capsules((rows, columns), types, len(classes), routing, tied, class_weight_sd)
+    capsules = _class_capsules((rows, columns), types, len(classes), routing, tied)
     decoder = DenseDecoder(len(classes), CLASS_POSE, (channels, *image_size)) if reconstruction else None
     model = CapsuleClassifier(
         backbone=nn.Sequential(layer, nn.BatchNorm2d(width)),
@@ -372,16 +369,13 @@ def _with_description(model: Model, backbone: Backbone) -> Model:
     return model
 
 
-def _class_capsules(
-    grid: tuple[int, int], types: int, classes: int, routing: Routing, tied: bool, sd: float | None
-) -> DenseCapsules:
-    """Return class capsules; without `sd`, their initial lengths are in the range where the squash has a slope.
+def _class_capsules(grid: tuple[int, int], types: int, classes: int, routing: Routing, tied: bool) -> DenseCapsules:
+    """Return class capsules whose initial lengths are in the range where the squash has a slope.
 
     After normalised maps, children are about 0.7 long, and couplings are initially uniform. With tied weights, votes of
     a type at neighbouring positions agree, so their sum grows with their number, otherwise with its square root.
     """
-    if sd is None:
-        positions = grid[0] * grid[1]
-        together = positions / 2 if tied else positions**0.5
-        sd = float(classes / (together * types**0.5 * CLASS_POSE**0.5 * 0.7))
+    positions = grid[0] * grid[1]
+    together = positions / 2 if tied else positions**0.5
+    sd = float(classes / (together * types**0.5 * CLASS_POSE**0.5 * 0.7))
     return DenseCapsules(grid, types, POSE, classes, CLASS_POSE, tied=tied, routing=routing, weight_sd=sd)
