@@ -263,11 +263,6 @@ def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
         lines.append(f"Few test images. For classes with fewer than {FEW}, read the interval, not the number: {names}.")
     if training is not None and training.grouped:
         lines.append("New patients or slides: tested, because images of one group were kept in one split.")
-    elif training is not None and evaluation.groups is not None:
-        lines.append(
-            f"New groups. Intervals are over the {len(np.unique(evaluation.groups))} groups of these images. Whether "
-            "images of these groups are also in training was not checked (--group)."
-        )
     elif training is not None:
         lines.append(
             "New patients or slides. Groups of images are unknown (--group). If images of one patient or slide are in "
