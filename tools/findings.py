@@ -73,15 +73,15 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return the Markdown table, tested comparisons first."""
     text = markdown_row(*HEADS) + "|---|" + "---:|" * 7 + "---|---|\n"
     for row in sorted(rows, key=lambda row: bool(row["not_tested"])):
-        signed = [
+        gain, low, high = (
             f"{float(row[name]):+.2f}".replace("-", "−") if row[name] else "–" for name in ("gain", "low", "high")
-        ]
+        )
         text += markdown_row(
             row["finding"],
             _pair(row, "paper"),
             _pair(row, "error"),
-            signed[0],
-            f"{signed[1]} to {signed[2]}" if row["low"] else "–",
+            gain,
+            f"{low} to {high}" if row["low"] else "–",
             row["holm"] or "–",
             row["p_objects"] or "–",
             f"{float(row['detects']):.2f}" if row["detects"] else "–",
@@ -89,10 +89,6 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
             outcome(row),
         )
     return text
-
-
-def _signed(number: str) -> str:
-    return f"{float(number):+.2f}".replace("-", "−") if number else "–"
 
 
 def _pair(row: Mapping[str, str], name: str) -> str:

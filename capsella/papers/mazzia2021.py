@@ -13,9 +13,8 @@ from capsella.training.registry import register_recipe
 def mazzia2021_mnist() -> Recipe:
     """Efficient-CapsNet on MNIST, as its authors trained it (§4 and their code).
 
-    150 epochs in batches of 16; margin loss plus 0.392 times the mean squared reconstruction error (0.0005 times the
-    sum). The learning rate decays by a factor of 0.97 per epoch (here smoothly), down to a tenth of its initial value.
-    The authors train on all images and keep the epoch with the lowest test error; here validation images choose it.
+    The learning rate decays by a factor of 0.97 per epoch (here smoothly), down to a tenth of its initial value. The
+    authors train on all images and keep the epoch with the lowest test error; here validation images choose it.
     """
     options = {"routing": SelfAttentionRouting(), "reconstruction": True}
     return Recipe(
@@ -33,8 +32,7 @@ def mazzia2021_mnist() -> Recipe:
 def mazzia2021_multimnist() -> Recipe:
     """Efficient-CapsNet's network for pairs of digits (authors' code), trained our way on 3 million pairs.
 
-    27 million multiply-adds per pair; the authors' MNIST network would need 59 million at this size. Both digits are
-    reconstructed, each with half the loss weight of a single one. The authors' learning rate is 5e-4, in batches of 16.
+    Both digits are reconstructed, each with half the loss weight of a single one.
     """
     mnist = mazzia2021_mnist()
     return replace(
@@ -52,11 +50,7 @@ def mazzia2021_multimnist() -> Recipe:
 
 @register_recipe
 def efficient_capsnet_mnist() -> Recipe:
-    """Efficient-CapsNet on MNIST in an hour; our recipe.
-
-    Chosen on validation images. In so short a training, the authors' narrowing and erasing of images do more harm than
-    good, and the decoder only costs time.
-    """
+    """Efficient-CapsNet on MNIST in an hour, chosen on validation images; our recipe."""
     return replace(
         mazzia2021_mnist().with_model(reconstruction=False),
         augment=AugmentOptions(shift=2, rotation_sd=10.0),
@@ -70,10 +64,7 @@ def efficient_capsnet_mnist() -> Recipe:
 
 @register_recipe
 def efficient_capsnet_multimnist() -> Recipe:
-    """Efficient-CapsNet on pairs of digits (Sabour et al. 2017, §6); our recipe.
-
-    An epoch has as many pairs as MNIST has digits. Trained as on MNIST; nothing was tuned on pairs.
-    """
+    """Efficient-CapsNet on pairs of digits (Sabour et al. 2017, §6), trained as on MNIST; our recipe."""
     return replace(
         efficient_capsnet_mnist(),
         data=PairData(of="mnist", validation_pairs=10_000, test_pairs=10_000),

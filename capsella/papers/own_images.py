@@ -47,11 +47,7 @@ UNCHANGED = {"crop": None, "brightness": 0.0, "contrast": 0.0}
 
 @register_recipe
 def images_efficient() -> Recipe:
-    """Efficient-CapsNet on a folder of images: small and fast; the default.
-
-    The first convolution halves images of 48 pixels or more. Learning rate, weight averaging and epochs were chosen on
-    validation images of a set of 1,503 cells.
-    """
+    """Efficient-CapsNet on a folder of images: small and fast; the default."""
     return Recipe(
         model=ModelOptions("mazzia2021_efficient_capsnet", {"reconstruction": False, "halve_from": 48}),
         data=replace(FOLDER, size=64),
@@ -66,11 +62,7 @@ def images_efficient() -> Recipe:
 
 @register_recipe
 def images_resnet() -> Recipe:
-    """A residual network of ten layers on a folder of images: the CNN that capsules must beat.
-
-    Weights and running statistics are averaged over the steps, as in images-efficient. Otherwise the validation error
-    jumps by tens of points in the first half of the training.
-    """
+    """A residual network of ten layers on a folder of images: the CNN that capsules must beat."""
     return replace(
         images_efficient(),
         model=ModelOptions("he2016_resnet10"),
@@ -123,11 +115,7 @@ def images_cnn() -> Recipe:
 
 @register_recipe
 def images_matrix_capsnet() -> Recipe:
-    """Small matrix capsules on a folder of images.
-
-    With a β_a scaled so that it can be learned, two iterations and three times the learning rate of
-    hinton2018-smallnorb, they learn dark and bright images in few steps; otherwise they hardly learn dark ones.
-    """
+    """Small matrix capsules on a folder of images, with a β_a that can be learned."""
     paper = hinton2018_smallnorb_small()
     return replace(
         paper.with_model(routing=EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=BETA_A_SCALE), **UNCHANGED),
@@ -145,8 +133,7 @@ def images_backbone_capsules() -> Recipe:
     """Class capsules on a pretrained backbone, for a folder of images with one subfolder per class.
 
     The backbone, EfficientNet-Lite0 with ImageNet weights or another (backbone=RUN), is frozen. To train it too, give
-    fine_tune=True and a tenth of the learning rate. A head on a frozen backbone learns at three times the learning rate
-    of a whole network.
+    fine_tune=True and a tenth of the learning rate.
     """
     return Recipe(
         model=ModelOptions("backbone_capsules", {"backbone": PRETRAINED}),
@@ -161,10 +148,9 @@ def images_backbone_capsules() -> Recipe:
 
 @register_recipe
 def images_backbone_linear() -> Recipe:
-    """Logistic regression on a pretrained backbone, for a folder of images with one subfolder per class.
+    """Logistic regression on a frozen pretrained backbone, for a folder of images with one subfolder per class.
 
-    The backbone is EfficientNet-Lite0 with ImageNet weights, or another (backbone=RUN), and is frozen. Each image
-    passes through it once, and the regularisation is cross-validated on the training images.
+    Each image passes through it once, and the regularisation is cross-validated on the training images.
     """
     return replace(
         images_backbone_capsules(),
@@ -293,8 +279,7 @@ def usual_epochs(epochs: int, train: int) -> int:
 def recipe_for(network: str) -> tuple[str, Recipe]:
     """Return the name of the recipe that trains a network on a user's images, and the recipe.
 
-    Crops and brightness changes made for the paper's images are turned off, so that every network sees the same
-    pictures. The schedules of the spread margin and the learning rate span the whole training, however long it is. All
+    Crops and brightness changes made for the paper's images are turned off, schedules span the whole training, and all
     networks balance rare classes the same way.
 
     Raises:

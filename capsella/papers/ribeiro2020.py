@@ -17,12 +17,9 @@ WIDE = 0.01
 
 @register_recipe
 def ribeiro2020_smallnorb() -> Recipe:
-    """Variational Bayes routing on smallNORB, as its authors trained it (their code).
+    """Variational Bayes routing on smallNORB, both cameras, as its authors trained it (their code).
 
-    Both cameras at 48×48, random crops of 32×32 and no other augmentation. The cameras are standardised together; the
-    authors standardise each by itself. Cross-entropy of the activations; Adam at a constant 0.001, 300 epochs in
-    batches of 128. As in the authors' code, one in five training images of each class is for validation, and couplings
-    follow the code, not the paper.
+    The cameras are standardised together; the authors standardise each by itself.
     """
     options = {"routing": VariationalRouting(proportions=False, bias=False), "crop": 32}
     return Recipe(
@@ -39,9 +36,7 @@ def ribeiro2020_smallnorb() -> Recipe:
 def ribeiro2020_smallnorb_wide_prior() -> Recipe:
     """Variational Bayes routing on smallNORB in an hour on one core; our recipe.
 
-    A wide prior keeps couplings from peaking before the votes are informative. Images are rotated, stretched and mixed
-    in pairs. The learning rate follows a cosine, and weights are averaged. All five toys of each category are trained
-    on.
+    A wide prior keeps couplings from peaking before the votes are informative.
     """
     authors = ribeiro2020_smallnorb()
     return replace(
@@ -75,11 +70,5 @@ ROWS = (
 
 def table(budget: BudgetName) -> ErrorTable:
     """Return the smallNORB table: couplings as in the code and in the paper, and rows that the paper lacks."""
-    note = (
-        "All rows are the network of 69 K parameters, with batch normalisation of all capsules. The authors' error is "
-        "that of their read-me. Couplings: R = p/Σπp in the authors' code and πp/Σπp in the paper; 'uniform' leaves "
-        "them as they start; the prior shapes activations still. "
-        f"The wide prior has a precision of {WIDE:g} an element, the paper's 1. EM is in the place of "
-        "variational Bayes, types competing in each window."
-    )
+    note = "Couplings: p/Σπp in the authors' code, πp/Σπp in the paper; 'uniform' leaves them as they start."
     return error_table("Ribeiro et al. 2020, smallNORB", note, ("routing", "couplings"), ROWS, BUDGETS, budget)

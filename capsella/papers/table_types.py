@@ -139,8 +139,7 @@ class Published:
         """Make missing measurements, write `path(folder)` and return the values of its JSON.
 
         Args:
-            results: results of at least one training. Rows without results are marked as `NOT_RUN`; seeds may differ
-                between rows unless `requires_common_seeds`.
+            results: results of at least one training; those of diverged trainings are missing.
             folder: the folder of the runs.
             command: the command line that makes this table or figure; it is stored beside the numbers.
             console: prints progress.
@@ -204,8 +203,8 @@ def _name_diverged(row: Mapping[str, Any], ours: Sequence[int], folder: Path) ->
 class ReevaluatedRow:
     """A row that tests modified versions of another row's networks.
 
-    slug: name of the JSON in the other row's run folders. of: the other row's slug. label, paper, paper_sd: as in
-    `ErrorRow`. change: function from a trained network to the network that is tested.
+    slug: name of the JSON in the other row's run folders. of: the other row's slug. label, paper: as in `ErrorRow`.
+    change: function from a trained network to the network that is tested.
     """
 
     slug: str
@@ -213,7 +212,6 @@ class ReevaluatedRow:
     label: tuple[str, ...]
     change: Callable[[ImageClassifier], ImageClassifier]
     paper: float | None
-    paper_sd: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,12 +266,15 @@ def error_table(
     specs: Iterable[RowSpec],
     budgets: Budgets,
     budget: BudgetName,
-    caveat: bool = True,
 ) -> ErrorTable:
-    """Return a table limited to a budget, which the note then begins with. caveat: add that of `few_images`."""
-    rows = error_rows(specs, lambda recipe: budgets.limit(recipe, budget))
-    text = few_images(budget) if caveat else ""
-    return ErrorTable(title=title, note=budgets.note(budget) + note, columns=columns, rows=rows, caveat_text=text)
+    """Return a table limited to a budget, which the note then begins with."""
+    return ErrorTable(
+        title=title,
+        note=budgets.note(budget) + note,
+        columns=columns,
+        rows=error_rows(specs, lambda recipe: budgets.limit(recipe, budget)),
+        caveat_text=few_images(budget),
+    )
 
 
 def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
@@ -290,7 +291,7 @@ def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
 
 
 def _error_values(row: ErrorRow | ReevaluatedRow, slug: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    cells = [*row.label, *error_cells(row.paper, runs, row.paper_sd)]
+    cells = [*row.label, *error_cells(row.paper, runs, getattr(row, "paper_sd", None))]
     return {"cells": cells, "slugs": [slug], "paper_error_percent": row.paper, "runs": runs}
 
 
@@ -379,6 +380,7 @@ class MatchedErrorTable(Published):
     rows: tuple[ErrorRow, ...]
     test_sets: tuple[TestSet, TestSet]
     stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
+    requires_common_seeds: bool = True
 
     def on(self, source: str) -> Self:
         """Return the table for another source of images, without rows that cannot be trained on it.
@@ -418,7 +420,7 @@ class MatchedErrorTable(Published):
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
-        runs = {row.slug: self._with_tests(row, results.get(row.slug, []), folder) for row in self.rows}
+        runs = {row.slug: self._with_tests(row, results[row.slug], folder) for row in self.rows}
         rows = []
         for first, second in zip(self.rows[::2], self.rows[1::2], strict=True):
             rows += [self._row(first, runs[first.slug]), self._row(second, runs[second.slug])]
@@ -435,7 +437,7 @@ class MatchedErrorTable(Published):
         ]
 
     def _measured(self, runs: Results) -> str:
-        first = [of_row[0] for of_row in runs.values() if of_row]
+        first = [of_row[0] for of_row in runs.values()]
         texts = []
         for test in self.test_sets:
             sets = [f"{run[test.key].get('data', run['data'])}, {run[test.key]['images']} images" for run in first]
@@ -443,48 +445,33 @@ class MatchedErrorTable(Published):
         return "; ".join([*texts, seeds_phrase(runs), hardware_of(runs)]) + "."
 
     def _row(self, row: ErrorRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
-        values: dict[str, Any] = {"slugs": [row.slug] * 2, "runs": runs}
-        if not runs:
-            return values | {"cells": [*row.label, "–", *self._cells(row, row.paper, None, NOT_RUN)]}
         stops = [run["training"]["stopped"] for run in runs]
         stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
         keys = [test_set.key for test_set in self.test_sets]
-        errors = [[run[key]["error_percent"] for run in runs] for key in keys]
-        cells = self._cells(row, row.paper, errors)
+        cells = self._cells(row, row.paper, [[run[key]["error_percent"] for run in runs] for key in keys])
         if not all(stop["reached"] for stop in stops):
             cells[-1] = "–"
-        return values | {"cells": [*row.label, stopped, *cells], "keys": keys}
+        return {"cells": [*row.label, stopped, *cells], "slugs": [row.slug] * 2, "keys": keys, "runs": runs}
 
     def _difference(self, first: ErrorRow, second: ErrorRow, runs: Results) -> dict[str, Any]:
-        """Return the row with the second network's errors minus the first one's, for runs with the same seed."""
-        by_seed = [{run["seed"]: run for run in runs[row.slug]} for row in (first, second)]
-        pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0] if seed in by_seed[1]]
+        """Return the row with the second network's errors minus the first one's, seed by seed."""
         keys = [test_set.key for test_set in self.test_sets]
+        pairs = list(zip(runs[first.slug], runs[second.slug], strict=True))
         errors = [[b[key]["error_percent"] - a[key]["error_percent"] for a, b in pairs] for key in keys]
         paper = None
         if first.paper is not None and second.paper is not None:
             paper = tuple(b - a for a, b in zip(first.paper, second.paper, strict=True))
-        is_fair = bool(pairs) and all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair)
-        stopped = "all" if is_fair else "not all: not compared" if pairs else NOT_RUN
-        cells = self._cells(first, paper, errors if is_fair else None, "–", sign="+")
         label = [*first.label[:-1], f"{second.label[-1]} − {first.label[-1]}"]
-        return {"cells": [*label, stopped, *cells], "by_seed": dict(zip(keys, errors, strict=True))}
+        cells = ["all", *self._cells(first, paper, errors, sign="+")]
+        if not all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
+            cells = ["not all: not compared", *("–" for _ in cells[1:])]
+        return {"cells": [*label, *cells], "by_seed": dict(zip(keys, errors, strict=True))}
 
     def _cells(
-        self,
-        row: ErrorRow,
-        paper: Sequence[float] | None,
-        errors: Sequence[Sequence[float]] | None,
-        missing: str = "",
-        sign: str = "",
+        self, row: ErrorRow, paper: Sequence[float] | None, errors: Sequence[Sequence[float]], sign: str = ""
     ) -> list[str]:
-        """Return the paper's and our errors, and the gap between the two on changed images, as cells.
-
-        missing: our cells if there are no `errors`. sign: "+" for differences.
-        """
+        """Return the paper's and our errors, and the gap between the two on changed images; "+" signs differences."""
         printed = ["–", "–"] if paper is None else [f"{value:{'+.2f' if sign else 'g'}}" for value in paper]
-        if errors is None:
-            return [printed[0], missing, printed[1], missing, "–"]
         caveats = [(f" ({row.caveat})" if row.caveat else "") + test_set.caveat for test_set in self.test_sets]
         texts = [over_seeds(values) for values in errors]
         ours = [("" if text.startswith("-") else sign) + text + c for text, c in zip(texts, caveats, strict=True)]

@@ -16,11 +16,9 @@ from capsella.training.registry import register_recipe
 
 @register_recipe
 def tsai2020_cifar10() -> Recipe:
-    """Inverted attention on CIFAR-10, two rounds of routing, concurrent in all layers; batches of 128, 350 epochs.
+    """Inverted attention on CIFAR-10, two rounds of routing, concurrent in all layers.
 
-    The authors also normalise each colour channel by the mean and standard deviation of the training set; batch
-    normalisation after the first convolution, which has no bias, has nearly the same effect. They keep the epoch with
-    the lowest test error; here held-out training images choose it.
+    The authors keep the epoch with the lowest test error; here held-out training images choose it.
     """
     return Recipe(
         model=ModelOptions("tsai2020_resnet", {"routing": InvertedAttentionRouting(iterations=2)}),
@@ -41,11 +39,7 @@ def tsai2020_smallnorb() -> Recipe:
     return replace(tsai2020_cifar10(), data=data, augment=augment, epochs=50)
 
 
-BEST = 4.86  # published error in per cent of the best training with two rounds
-NOTE = (
-    f"Numbers beside the authors' code, means of trainings whose best epoch on the test images was kept; the best one "
-    f"of two rounds has {BEST:g} %. One after the other: each layer makes all its rounds before the next."
-)
+NOTE = "Published: beside the authors' code, means of trainings whose best epoch on the test images was kept."
 
 
 def _row(rounds: int, concurrent: bool, error: float | None) -> RowSpec:

@@ -1,27 +1,21 @@
 """The rows of the papers' tables: published numbers typed once more, recipes, and figures from their runs."""
 
-import csv
 import dataclasses
 import json
-import shlex
 
 import pytest
 import torch
 from PIL import Image
 
-from capsella.cli.flags import parse
-from capsella.cli.train import Train
 from capsella.data import NamedData, PairData, load_data
 from capsella.data.sources import toys
 from capsella.data.sources.viewpoints import is_familiar
 from capsella.losses import LossOptions
-from capsella.models import count_parameters, create_model
-from capsella.papers import hahn2019
+from capsella.models import count_parameters
 from capsella.papers.published import FIGURES, TABLES
-from capsella.report import routed_layers
 from capsella.routing import EMRouting
-from capsella.training import AugmentOptions, ModelOptions, Recipe, load_run, train
-from capsella.training.registry import get_recipe, with_fields
+from capsella.training import ModelOptions, Recipe
+from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
 BUDGETS = ("small", "medium", "full")
@@ -104,21 +98,6 @@ def test_rows_of_the_full_budget_train_the_papers_recipes():
     assert cnn.recipe.complete() == get_recipe("hinton2018-smallnorb-cnn").complete()
 
 
-FLAGS = {  # of rows of Hinton's Table 1
-    "--model-kwargs routing.iterations=1": "1-matrix-spread-yes-uniform",
-    "--model-kwargs routing.iterations=1 routing.start=random": "1-matrix-spread-yes-random",
-    "--model-kwargs pose=vector coordinate_addition=False": "3-vector-spread-no-routed",
-    "--loss cross_entropy": "3-matrix-cross_entropy-yes-routed",
-}
-
-
-@pytest.mark.parametrize("flags", FLAGS)
-def test_flags_alone_make_a_row(flags):
-    rows = {row.slug: row.recipe for row in TABLES["hinton2018-1"]("full").rows}
-    given = parse(Train, ["hinton2018-smallnorb", *shlex.split(flags)], "train").given
-    assert with_fields(get_recipe("hinton2018-smallnorb"), given).complete() == rows[FLAGS[flags]].complete()
-
-
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_the_cnn_of_hintons_table_trains_as_its_capsules(budget):
     rows = {row.slug: row.recipe for row in TABLES["hinton2018-1"](budget).rows}
@@ -135,19 +114,13 @@ def test_the_cnn_of_hintons_table_trains_as_its_capsules(budget):
     assert len({(r.stop_at_error, r.stop_on, r.epoch_images, r.data) for r in attacked}) == 1
 
 
-def test_affnists_networks_have_one_size():
-    with torch.device("meta"):
-        rows = TABLES["sabour2017-affnist"]("full").rows
-        sizes = [count_parameters(create_model(row.recipe.model.name, image_size=40)) for row in rows]
-    assert sizes == [13_475_648, 13_484_826]
-
-
 def test_hahns_networks_have_the_published_sizes():
+    millions_in_paper = {"self": 3.2, "dynamic": 4.2, "average pooling": 0.3}
     for row in TABLES["hahn2019-cifar10"]("full").rows:
         with torch.device("meta"):
             millions = count_parameters(row.recipe.model.create(32, 3, 10)) / 1e6
         if row.slug != "em":  # has 16×16 weights here, the authors' 4×4
-            assert millions == pytest.approx(hahn2019.MILLIONS_OF_PARAMETERS[row.label[0]], abs=0.06)
+            assert millions == pytest.approx(millions_in_paper[row.label[0]], abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -160,25 +133,6 @@ def test_the_learning_rate_drops_where_the_authors_have_it(name, drops):
     rates = [recipe.optimizer.learning_rate_at(epoch * 100, recipe.epochs * 100) for epoch in range(recipe.epochs)]
     assert [epoch for epoch in range(1, recipe.epochs) if rates[epoch] < rates[epoch - 1]] == drops
     assert [rates[0], rates[-1]] == pytest.approx([0.1, 0.001])
-
-
-OPTIONS = {"hahn2019": {"types": 4, "width": 4}, "tsai2020": {"types": 2}, "zhao2021": {"types": 2, "pose": 4}}
-
-
-@pytest.mark.parametrize("paper", OPTIONS)
-def test_later_recipes_learn(paper, tmp_path):
-    recipe = get_recipe(f"{paper}-smallnorb").with_model(**OPTIONS[paper])
-    if "crop" in recipe.model.options:
-        recipe = recipe.with_model(crop=None)
-    optimizer = dataclasses.replace(recipe.optimizer, method="adam", learning_rate=3e-3)
-    data = dataclasses.replace(CAPSNET.data, size=14, per_class=8, test_per_class=2)
-    recipe = dataclasses.replace(
-        recipe, data=data, optimizer=optimizer, augment=AugmentOptions(), epochs=4, batch_size=10
-    )
-    run = train(recipe, tmp_path / "run", console=QUIET)
-    with (run.folder / "metrics.csv").open() as file:
-        losses = [float(row["train_loss"]) for row in csv.DictReader(file)]
-    assert losses[-1] < losses[0] - 0.01
 
 
 def test_familiar_and_novel_views_are_of_the_same_toys(monkeypatch):
@@ -238,12 +192,3 @@ def test_a_figure_from_its_run(name, recipe, keys, tmp_path):
     assert (drawn["picture"], drawn["run"]["seed"], set(drawn["shown"])) == (made.path(tmp_path).name, 3, keys)
     with Image.open(tmp_path / drawn["picture"]) as picture:
         assert min(picture.size) > 100
-    if name == "hinton2018-2":
-        model = load_run(made.row.folder(tmp_path, 3)).model
-        image = drawn["shown"]["images"][0]
-        pixels = load_data(recipe.data).test.images[image["test_image"]].float() / 255
-        distances = routed_layers(model, pixels)[-1].histograms
-        assert image["weights"] == distances.weights.tolist()
-        weights, edges = distances.weights[2, 4], distances.edges
-        by_hand = sum(w * (a + b) / 2 for w, a, b in zip(weights, edges, edges[1:], strict=False)) / weights.sum()
-        assert image["mean_distance"][2][4] == pytest.approx(by_hand)

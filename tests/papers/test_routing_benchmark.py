@@ -10,7 +10,7 @@ import torch
 
 from capsella.cli.main import main
 from capsella.data import load_data
-from capsella.errors import ArgumentError, CapsellaError
+from capsella.errors import ArgumentError
 from capsella.experiments import CorrectnessTable, Task, ValidationResult, unpack_correct
 from capsella.experiments import fit as runs
 from capsella.models import count_parameters
@@ -27,7 +27,7 @@ from capsella.papers.routing_benchmark.datasets import (
 )
 from capsella.papers.routing_benchmark.table import RoutingBenchmark, ranks
 from capsella.routing import ROUTINGS
-from capsella.training import ModelOptions, Recipe, RunFolder, TrainingDivergedError, registry
+from capsella.training import ModelOptions, Recipe, RunFolder, registry
 from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
@@ -223,32 +223,6 @@ def test_networks_that_stop_at_one_error_gain_on_changed_images(tiny, tmp_path, 
     assert rows["heinsen"]["gain_over_uniform"]["points"] == pytest.approx(100 * (routed - uniform).mean())
     assert rows["heinsen"]["gain_over_cnn"]["points"] == pytest.approx(100 * (routed - cnn).mean())
     assert rows[POOLED]["gain_over_cnn"] is None
-
-
-@pytest.mark.slow
-def test_diverged_seeds_stand_in_the_cell_and_take_the_rank(tiny, tmp_path, monkeypatch):
-    train = runs.train
-
-    def diverge(recipe, *arguments, **options):
-        if recipe.model.name == "benchmark_pooling" and recipe.seed == 1:
-            raise TrainingDivergedError("loss: not a number")
-        return train(recipe, *arguments, **options)
-
-    monkeypatch.setattr(runs, "train", diverge)
-    rows = by_routing(tiny("self", POOLED).run(tmp_path, (0, 1, 2), "c", QUIET))
-    assert [rows[name]["diverged_seeds"] for name in ("self", POOLED)] == [[], [1]]
-    assert rows[POOLED]["rank"] is None
-    assert rows[POOLED]["cells"][3].endswith("(1 seed diverged)")
-
-
-def test_missing_images_show_before_the_first_training(tiny, tmp_path, monkeypatch):
-    def missing(data):
-        raise CapsellaError("the others are not there")
-
-    monkeypatch.setattr(runs, "train", None)
-    dataset = dataclasses.replace(DIGITS, changed=ChangedImages("others", missing))
-    with pytest.raises(CapsellaError, match="others"):
-        tiny("self", dataset=dataset).run(tmp_path, (0,), "c", QUIET)
 
 
 def test_rows_of_ones_own_stand_beside_the_published_ones(tiny, tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from capsella.experiments import Task
 from capsella.experiments import fit as runs
 from capsella.papers import attack_table
 from capsella.papers.attack_table import AttackTable
-from capsella.papers.figure_types import COLOURS, Panel, Series, panels_figure
 from capsella.papers.published import TABLES
 from capsella.papers.table_types import (
     NOT_RUN,
@@ -223,16 +222,6 @@ def test_a_matched_error_table_from_its_runs(trained, monkeypatch):
     assert matched().run(folder, (0, 1), "c", QUIET) == values
 
 
-def test_matched_rows_compare_the_seeds_they_share(trained):
-    folder, values = trained
-    results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
-    some = matched().build(results | {"cnn": results["cnn"][1:]}, folder, "c", QUIET)
-    apart = results["cnn"][1]["test"]["error_percent"] - results["capsnet"][1]["test"]["error_percent"]
-    assert some["rows"][2]["by_seed"]["test"] == [apart]
-    alone = matched().build({"capsnet": results["capsnet"]}, folder, "c", QUIET)["rows"]
-    assert [row["cells"][2] for row in alone[1:]] == ["–", NOT_RUN]
-
-
 def test_networks_that_did_not_reach_the_error_are_not_compared(trained):
     folder, values = trained
     results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
@@ -329,18 +318,3 @@ def test_an_attack_table_from_its_runs(tmp_path, monkeypatch):
     (folder / "cnn-seed1" / "result.json").write_text(json.dumps(result))
     with pytest.raises(TypeError):  # of other networks
         attacks().run(folder, (0, 1), "", QUIET)
-
-
-def test_panels_draw_the_papers_lines_hollow_and_dashed():
-    series = (
-        Series("a", (1, 2), (0.5, 0.6), (0.1, None)),
-        Series("b", (1, 2), (0.4, 0.3)),
-        Series("b", (1, 3), (0.2, 0.9), paper=True),
-    )
-    figure = panels_figure([Panel("t", "x", "y", series, chance=0.2)] * 4)
-    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--" and len(line.get_xdata())]
-    assert [(line.get_color(), line.get_markerfacecolor()) for line in dashed] == [(COLOURS[1], "none")]
-    assert list(dashed[0].get_ydata()) == [0.2, 0.9]
-    assert len(figure.axes) == 4
-    with pytest.raises(ArgumentError):
-        panels_figure([])

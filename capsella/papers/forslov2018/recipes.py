@@ -85,10 +85,7 @@ def cnnnet_modern(network: str) -> Recipe:
 
 @register_recipe
 def he2016_cells() -> Recipe:
-    """A modern residual network with as many parameters as EM-NET 1, trained on as many of the same images; our recipe.
-
-    The learning rate falls along half a cosine, as usual for such networks (not tuned).
-    """
+    """A residual network with as many parameters as EM-NET 1, trained on as many of the same images; our recipe."""
     return replace(
         cnnnet_modern("forslov2018_cnnnet3_init1"),
         model=ModelOptions("he2016_resnet10"),
@@ -99,10 +96,7 @@ def he2016_cells() -> Recipe:
 
 @register_recipe
 def emnet_cells() -> Recipe:
-    """A smaller EM-NET 1 (130 K parameters), found by `capsella search` with a limit of 8 ms per image; trained longer.
-
-    Values are as the search sampled them.
-    """
+    """A smaller EM-NET 1 (130 K parameters), found by `capsella search` with a limit of 8 ms per image."""
     routing = EMRouting(
         iterations=3,
         inverse_temperature=0.004889325850633608,

@@ -23,11 +23,7 @@ CROPPED = {"crop": 32, **FROM_PHOTOGRAPHS}
 def hinton2018_smallnorb() -> Recipe:
     """Matrix capsules on smallNORB (§5): 48×48, random crops of 32×32, random brightness and contrast.
 
-    The gradient norm of a layer is usually 1 to 10. Without gradient clipping, training on a tiny set fell back to
-    chance once in 2,000 steps; with it, to an accuracy of 0.4.
-
-    One toy in five of each category is held out for validation, since the test toys are new, too. Images of training
-    toys are nearly all classified correctly, so their error could not choose an epoch.
+    One toy in five of each category is held out for validation, since the test toys are new, too.
     """
     options = {"routing": EMRouting(iterations=3, cost_scale=100.0), **CROPPED}
     return Recipe(
@@ -55,9 +51,8 @@ def hinton2018_smallnorb_cnn() -> Recipe:
 def matrix_capsnet_smallnorb() -> Recipe:
     """The small matrix capsules on smallNORB in an hour on one core; our recipe.
 
-    A β_a scaled so that it can be learned, two iterations, three times the learning rate, a cosine schedule, averaged
-    weights, and both cameras. Images are rotated, stretched and mixed in pairs. All five toys of each category are
-    trained on; a few of their images are held out.
+    A β_a that can be learned, two iterations, a cosine schedule, averaged weights, augmentation, and both cameras. All
+    five toys of each category are trained on; a few of their images are held out.
     """
     paper = hinton2018_smallnorb_small()
     return replace(
@@ -74,21 +69,14 @@ def matrix_capsnet_smallnorb() -> Recipe:
 
 @register_recipe
 def matrix_capsnet_smallnorb_310k() -> Recipe:
-    """The large matrix capsules (310 K parameters), trained like the small ones for 16 epochs; our recipe.
-
-    In float32, since bfloat16 was tried with only one seed.
-    """
+    """The large matrix capsules (310 K parameters), trained like the small ones for 16 epochs; our recipe."""
     small = matrix_capsnet_smallnorb().with_network("hinton2018_matrix_capsnet")
     return replace(small, epochs=16, precision="32-true")
 
 
 @register_recipe
 def batchnorm_capsnet_smallnorb() -> Recipe:
-    """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48.
-
-    Images are rotated, stretched, shifted and mixed in pairs. Chosen on held-out toys; trained like
-    matrix-capsnet-smallnorb.
-    """
+    """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48; chosen on held-out toys."""
     small = matrix_capsnet_smallnorb()
     options = {"routing": small.model.options["routing"], **FROM_PHOTOGRAPHS}
     return replace(
@@ -111,11 +99,7 @@ def batchnorm_cnn_smallnorb() -> Recipe:
 
 @register_recipe
 def hinton2018_mnist() -> Recipe:
-    """Matrix capsules on MNIST (§5), on whole images with random shifts.
-
-    §5 states errors of 0.44 % on MNIST and 11.9 % on CIFAR-10, and little about how these networks were trained. Here
-    they are trained as on smallNORB; neither was measured at full length.
-    """
+    """Matrix capsules on MNIST (§5), on whole images with random shifts, trained as on smallNORB."""
     smallnorb = hinton2018_smallnorb()
     options = {"routing": EMRouting(iterations=3, cost_scale=100.0, beta_a_scale=BETA_A_SCALE)}
     return replace(
@@ -146,9 +130,8 @@ def hinton2018_fashion_mnist() -> Recipe:
 def hinton2018_azimuth() -> Recipe:
     """Matrix capsules on a third of the azimuths, to be tested on the others (§5.1).
 
-    The paper trains its CNN to the end and stops the capsules at the CNN's error. Here both stop at that error,
-    measured on test toys from the training viewpoints; the actual test is on novel viewpoints. So validation, which
-    stops nothing, holds out images instead of toys. Epochs are short, so that both stop near the same error.
+    Stopped at the CNN's error, measured on test toys from the training viewpoints; the actual test is on novel
+    viewpoints. So validation, which stops nothing, holds out images instead of toys.
     """
     return replace(
         hinton2018_smallnorb(),

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from capsella.data import LabelledImages, single_images
 from capsella.evaluation import AttackOptions, evaluate
 from capsella.models import ImageClassifier, MultiCrop
@@ -25,7 +23,7 @@ from capsella.papers.table_types import (
     error_table,
     few_images,
 )
-from capsella.report import VoteDistances, pick_examples, routed_layers, vote_distances_figure
+from capsella.report import pick_examples, routed_layers, vote_distances_figure
 from capsella.training import AugmentOptions, ModelOptions, Recipe
 from capsella.training.registry import get_recipe, with_fields
 
@@ -332,18 +330,10 @@ def draw_votes(model: ImageClassifier, images: LabelledImages) -> Drawn:
     titles = [f"{a}: right" if a == b else f"{a}, taken for {b}" for a, b in zip(labels, predictions, strict=True)]
     distances = [routed_layers(model, image)[-1].histograms for image in pixels]
     shown = [
-        {"test_image": index, "label": label, "prediction": prediction, **_numbers(histograms)}
-        for index, label, prediction, histograms in zip(picked.tolist(), labels, predictions, distances, strict=True)
+        {"test_image": index, "label": label, "prediction": prediction}
+        for index, label, prediction in zip(picked.tolist(), labels, predictions, strict=True)
     ]
     return vote_distances_figure(pixels, titles, distances, images.classes), {"images": shown}
-
-
-def _numbers(distances: VoteDistances) -> dict[str, Any]:
-    """Return the histograms [iterations classes bins] and coupling-weighted mean distances [iterations classes]."""
-    centres = torch.from_numpy(distances.edges).unfold(0, 2, 1).mean(1)
-    weights = torch.from_numpy(distances.weights)
-    means = (weights * centres).sum(2) / weights.sum(2).clamp(min=torch.finfo(weights.dtype).tiny)
-    return {"edges": distances.edges.tolist(), "weights": weights.tolist(), "mean_distance": means.tolist()}
 
 
 def _claim(text: str, worse: str, error: float, *rates: float) -> Claim:

@@ -24,9 +24,7 @@ RATE = 3e-3
 def routings_smallnorb() -> Recipe:
     """A capsule network of 128,000 parameters on smallNORB, with any routing; our recipe.
 
-    Both cameras, one toy of each category for validation. Images are rotated, stretched and mixed in pairs, as in our
-    best trainings on this set. A routing whose activations are not lengths needs `--loss.name cross_entropy`, which the
-    benchmark uses, too.
+    A routing whose activations are not lengths needs `--loss.name cross_entropy`, which the benchmark uses, too.
     """
     return Recipe(
         model=ModelOptions("benchmark_capsnet", {"crop": 32, "brightness": 0.2, "contrast": 0.2}),
@@ -42,11 +40,7 @@ def routings_smallnorb() -> Recipe:
 
 @register_recipe
 def routings_elevation() -> Recipe:
-    """The same network on a third of smallNORB's elevations, to be stopped at an error on these elevations of new toys.
-
-    Validation images show the training toys: no toy is held out. Images are not rotated, since that would resemble
-    another elevation.
-    """
+    """The same network on a third of smallNORB's elevations, to be stopped at an error on new toys under these."""
     smallnorb = routings_smallnorb()
     return replace(
         smallnorb,

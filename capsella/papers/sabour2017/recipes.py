@@ -13,8 +13,8 @@ from capsella.training.registry import register_recipe
 def sabour2017_mnist() -> Recipe:
     """CapsNet on MNIST, as its authors trained it (§4 and §5).
 
-    Adam with TensorFlow's defaults, exponential decay, shifts by up to 2 pixels. Primary capsules and the initial
-    weights of both convolutions follow the authors' code; otherwise its learning rate would be too high.
+    Primary capsules and the initial weights of both convolutions follow the authors' code; otherwise its learning rate
+    would be too high.
     """
     options = {
         "routing": DynamicRouting(iterations=3),
@@ -43,10 +43,7 @@ def sabour2017_mnist_random() -> Recipe:
 
 @register_recipe
 def sabour2017_mnist_cnn() -> Recipe:
-    """The paper's CNN baseline on MNIST, trained with cross-entropy.
-
-    At a learning rate of 1e-3 its ReLUs died on blood cells; on digits no other rate was tried.
-    """
+    """The paper's CNN baseline on MNIST, trained with cross-entropy."""
     return _baseline(sabour2017_mnist(), ModelOptions("sabour2017_cnn", {"dropout": 0.5}))
 
 
@@ -54,8 +51,7 @@ def sabour2017_mnist_cnn() -> Recipe:
 def sabour2017_multimnist() -> Recipe:
     """CapsNet on pairs of digits (§6).
 
-    The learning rate decays ten times as slowly, because there are so many more images. An epoch has as many pairs as
-    MNIST has digits. The test uses 10,000 of the 10 million test pairs, one for each test digit.
+    An epoch has as many pairs as MNIST has digits. The test uses 10,000 of the 10 million test pairs.
     """
     return replace(
         sabour2017_mnist(),
@@ -81,8 +77,7 @@ def sabour2017_multimnist_cnn() -> Recipe:
 def sabour2017_affnist() -> Recipe:
     """CapsNet on digits at random places of 40×40, to be tested on affNIST (§5.2).
 
-    Digits are at most 6 pixels off centre. As in the paper, training stops at an error on MNIST's test images, placed
-    at random; affNIST is the actual test. Epochs are short, so that both networks stop near the same error.
+    As in the paper, training stops at an error on MNIST's test images, placed at random; affNIST is the actual test.
     """
     return replace(
         sabour2017_mnist(),
@@ -111,8 +106,7 @@ def sabour2017_fashion_mnist() -> Recipe:
 def sabour2017_cifar10() -> Recipe:
     """CapsNet on CIFAR-10 (§7), on whole images with random shifts; the paper trains on random crops of 24×24.
 
-    The routing's softmax has a "none of the above" class, as in the paper. The learning rate is that of
-    sabour2017-cells, which was tuned with the same plain primary capsules.
+    The routing's softmax has a "none of the above" class, as in the paper.
     """
     leaky = DynamicRouting(iterations=3, leaky=True)
     return replace(
@@ -135,10 +129,10 @@ def sabour2017_smallnorb() -> Recipe:
 
 @register_recipe
 def sabour2017_cells() -> Recipe:
-    """CapsNet on white blood cells of 32×32; our recipe.
+    """CapsNet on white blood cells of 32×32, also flipped; our recipe.
 
-    Images are also flipped, since a flipped cell is still a cell of its class. At the paper's learning rate, bright
-    images drive the class capsules' lengths to 1, where the margin loss has no gradient: training stays at chance.
+    At the paper's learning rate, bright images drive the class capsules' lengths to 1, where the margin loss has no
+    gradient.
     """
     return replace(
         sabour2017_mnist().with_model(uniform_primary_couplings=False),
@@ -152,20 +146,13 @@ def sabour2017_cells() -> Recipe:
 
 @register_recipe
 def sabour2017_cells_cnn() -> Recipe:
-    """The paper's CNN baseline on the same cells; our recipe.
-
-    Its first dense layer has 100,352 inputs, all positive, whose updates are too large at a learning rate of 1e-4;
-    3e-5 was chosen by validation.
-    """
+    """The paper's CNN baseline on the same cells, at a learning rate chosen by validation; our recipe."""
     return _baseline(sabour2017_cells(), sabour2017_mnist_cnn().model, learning_rate=3e-5)
 
 
 @register_recipe
 def demo() -> Recipe:
-    """CapsNet with a quarter of its primary capsules on scikit-learn's 1,797 digits: a minute on two cores.
-
-    The reconstruction loss weighs 40 times as much as in the paper, so that so few images suffice for the decoder.
-    """
+    """CapsNet with a quarter of its primary capsules on scikit-learn's 1,797 digits: a minute on two cores."""
     return replace(
         sabour2017_mnist().with_model(uniform_primary_couplings=False, primary_types=8),
         data=NamedData("digits", size=20, validation=0.1),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 
 import pytest
 from PIL import Image
@@ -10,12 +9,10 @@ from PIL import Image
 from capsella.cli import main
 from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.experiments import Runner
 from capsella.experiments import fit as training
-from capsella.papers.forslov2018 import figures, paper, runs, tables
+from capsella.papers.forslov2018 import figures, paper, tables
 from capsella.papers.forslov2018.runs import ThesisItem
 from capsella.papers.published import FIGURES, TABLES
-from capsella.papers.table_types import caveated_cells
 from capsella.training import RunFolder
 from capsella.training.registry import get_recipe
 from tests.papers.tiny import QUIET
@@ -93,18 +90,6 @@ def test_the_full_budget_is_as_long_as_the_thesis():
     assert (rate.epochs * rate.epoch_images, rate.optimizer.learning_rate) == (5 * 100_000, 3e-5)
 
 
-def test_the_small_budget():
-    grid, limits = item("small").grid(("mini", "small", "basic")), runs.LIMITS["small"].table
-    images = limits.epochs * limits.epoch_images
-    assert len(grid) == len({row.slug for row in grid}) == 21
-    assert [row.recipe.data.per_class for row in grid[::7]] == [100, 300, None]
-    assert [row.recipe.data.first_classes for row in grid[::7]] == [None, None, 5]
-    for row in grid:
-        recipe, steps = row.recipe, images // limits.batch_size
-        assert recipe.optimizer.learning_rate_at(steps, steps) == pytest.approx(recipe.optimizer.learning_rate / 10)
-        assert recipe.loss.spread_at(images, images) == pytest.approx(0.9)
-
-
 def test_sets_that_the_source_has(tiny):
     full = item("full", tiny)
     counts = full.images_by_set()
@@ -147,19 +132,6 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "measure_robustness", None)  # kept in the runs' folders
     main(["papers", "run", "forslov2018-table4", *words])
     assert json.loads(path.read_text()) == robust
-
-    table = TABLES["forslov2018-table3"]("small").on(tiny)  # made of the first runs alone
-    first = table.rows_to_train()[0]
-    results = Runner(tmp_path, QUIET).results([first], [0])
-    some = table.build(results, tmp_path, "c", QUIET)
-    ours = [some["rows"][0]["cells"][3], *(row["cells"][5] for row in some["rows"])]
-    assert re.fullmatch(r"[01]\.\d{3}", ours[0])
-    assert ours[1:] == ["not run", "not run"]
-    medium = TABLES["forslov2018-table3"]("medium").on(tiny).build(results, tmp_path, "c", QUIET)
-    assert caveated_cells(medium)[0][3] == f"{ours[0]} (few images)"
-    sizes = FIGURES["forslov2018-31"]("small").on(tiny).build(results, tmp_path, "c", QUIET)
-    lines = [line for panel in sizes["panels"] for line in panel["series"] if not line["paper"]]
-    assert [len(line["x"]) for line in lines] == [1, 0]
 
 
 def test_table_2_counts_what_the_paper_counts(tmp_path):
