@@ -204,7 +204,7 @@ def _table_section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _bench_section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row per network: its fastest backend, then the median milliseconds of every backend."""
     backends, environment = values["settings"]["backends"], values["environment"]
-    rows, missing = [], []
+    rows = []
     for network, result in values["networks"].items():
         times = {backend: row["latency_ms"]["p50"] for backend, row in result["backends"].items()}
         channels, height, width = result["size"]
@@ -214,21 +214,19 @@ def _bench_section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             rate = max(row["throughput"]["images_per_second"] for row in result["backends"].values())
             cells[2:] = [best, f"{times[best]:.1f}", "yes" if times[best] < BAR_MS else "no", f"{rate:.0f}"]
         rows.append([*cells, *(f"{times[backend]:.1f}" if backend in times else "" for backend in backends)])
-        missing += [f"\n- {network}, {backend}: {reason}" for backend, reason in result["unavailable"].items()]
     text = (
         f"`{values['command']}`. One image a call: the median in milliseconds, and the best throughput of any backend. "
         f"{hardware(environment)}; torch {environment['torch']}."
     )
     heads = ["network", "image", "fastest", "p50 ms", f"under {BAR_MS:.0f} ms", "images/s", *backends]
-    after = f"Not measured:\n{''.join(missing)}" if missing else ""
-    return {**_one_table(f"Latency: {name}", text, heads, 3, rows), "after": after}
+    return _one_table(f"Latency: {name}", text, heads, 3, rows)
 
 
 def _one_table(
     title: str, text: str, heads: Sequence[str], labels: int, rows: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
     tables = [{"caption": "", "labels": labels, "heads": heads, "rows": rows}]
-    return {"title": title, "text": text, "tables": tables, "after": ""}
+    return {"title": title, "text": text, "tables": tables}
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from capsella.models import ImageClassifier
 from capsella.papers.budget import BudgetName
 from capsella.papers.figure_types import Drawn, Panel, RunFigure, Series, write_panels
 from capsella.papers.forslov2018.paper import ACCURACY, FAMILIES, NETWORKS, SET_CLASSES, SET_IMAGES, SETS, family
-from capsella.papers.forslov2018.runs import ThesisItem, accuracies_of, images_tested, limits_note, mean_sd
-from capsella.papers.table_types import Published, diverged_phrase, few_images, hardware_of, seeds_of, seeds_phrase
+from capsella.papers.forslov2018.runs import ThesisItem, accuracies_of, limits_note, mean_sd
+from capsella.papers.table_types import Published, diverged_phrase, few_images, measured_text, seeds_of
 from capsella.report import dimension_tweaks, largest_elements
 from capsella.report.image_figures import tweak_figure
 from capsella.report.reconstructions import row_changes
@@ -41,11 +41,10 @@ class PanelFigure(ThesisItem):
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
         panels, note, more = self._draw(results, folder)
-        measured = f"Accuracy on {images_tested(results)}; {seeds_phrase(results)}; {hardware_of(results)}."
         values = {
             "title": self.title,
             "note": note,
-            "measured": measured + diverged_phrase(folder, results),
+            "measured": measured_text("Accuracy", results) + diverged_phrase(folder, results),
             "command": command,
             "runs": results,
             **more,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data, thesis_set
 from capsella.errors import CapsellaError
-from capsella.experiments import Results, Row
+from capsella.experiments import Row
 from capsella.papers.budget import Budget, BudgetName, medium
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
 from capsella.papers.table_types import Published
@@ -170,14 +170,3 @@ def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
 def accuracies_of(runs: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return the test accuracy of each run, as a proportion."""
     return [1 - run["test"]["error_percent"] / 100 for run in runs]
-
-
-def images_tested(results: Results) -> str:
-    """Name the test set and its number of images, which is a range if sets with fewer classes have fewer.
-
-    >>> images_tested({"a": [{"data": "pbc", "test": {"images": n}} for n in (377, 221, 377)]})
-    'pbc, 221 to 377 images'
-    """
-    tested = [run for runs in results.values() for run in runs]
-    counts = sorted({run["test"]["images"] for run in tested})
-    return f"{tested[0]['data']}, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} images"

@@ -29,8 +29,8 @@ from capsella.papers.forslov2018.paper import (
     TIMES,
     WEIGHTS,
 )
-from capsella.papers.forslov2018.runs import SIZE, ThesisItem, accuracies_of, images_tested, limits_note, mean_sd
-from capsella.papers.table_types import NOT_RUN, Claim, Published, few_images, hardware_of, seeds_phrase
+from capsella.papers.forslov2018.runs import SIZE, ThesisItem, accuracies_of, limits_note, mean_sd
+from capsella.papers.table_types import NOT_RUN, Claim, Published, few_images, measured_text
 from capsella.training import load_run
 
 CLASSES = (5, 10, 15)  # |C| of basic, medium and hard
@@ -92,12 +92,7 @@ class AccuracyTable(ThesisItem):
                 cells += [f"{ACCURACY[network, init][SETS.index(name)]:.3f}", _cell(accuracies_of(runs[name]))]
             rows.append({"cells": cells, "slugs": [*slugs.values()], "runs": runs})
         heads = [f"{name} {whose}" for name in sets for whose in ("paper", "ours")]
-        return self.write(folder, command, _measured(results), heads, rows)
-
-
-def _measured(results: Results) -> str:
-    measured = f"Test accuracy (1 is all right) on {images_tested(results)}; {seeds_phrase(results)}"
-    return f"{measured}; {hardware_of(results)}."
+        return self.write(folder, command, measured_text("Test accuracy (1 is all right)", results), heads, rows)
 
 
 def _cell(accuracies: Sequence[float]) -> str:
@@ -145,7 +140,13 @@ class RobustnessTable(AccuracyTable):
                 cells += ["–" if share is None else f"{share:.3f}", _cell(ours[change])]
             rows.append({"cells": cells, "slugs": [row.slug] * len(paper), "accuracy_by_seed": ours})
         heads = [head for name, at in STRENGTHS.items() for head in (f"{name} paper", f"{name} {at:g} ours")]
-        return self.write(folder, command, _measured(results), ["unchanged paper", "ours", *heads], rows)
+        return self.write(
+            folder,
+            command,
+            measured_text("Test accuracy (1 is all right)", results),
+            ["unchanged paper", "ours", *heads],
+            rows,
+        )
 
 
 def changed_accuracies(folder: Path) -> dict[str, float]:

@@ -179,8 +179,13 @@ def others(budget: BudgetName) -> ErrorTable:
         if budget == "full":
             return recipe
         optimizer = replace(recipe.optimizer, learning_rate=3e-3, warmup_steps=100)
-        small = replace(recipe, model=small_network(recipe.model), optimizer=optimizer)
-        return OTHER_BUDGETS.limit(small, budget)
+        options = {
+            **recipe.model.options,
+            "routing": replace(recipe.model.options["routing"], iterations=2),
+            "maps": None,
+        }
+        small = ModelOptions("hinton2018_matrix_capsnet_small", options)
+        return OTHER_BUDGETS.limit(replace(recipe, model=small, optimizer=optimizer), budget)
 
     return ErrorTable(
         title="Hinton et al. 2018, section 5: other images",
@@ -190,12 +195,6 @@ def others(budget: BudgetName) -> ErrorTable:
         rows=error_rows(OTHER_DATA, limit),
         caveat_text=few_images(budget),  # at the medium budget, errors are still falling at the end
     )
-
-
-def small_network(model: ModelOptions) -> ModelOptions:
-    """Return the small matrix capsules with two iterations; other options, except for `maps`, are those of `model`."""
-    routing = replace(model.options["routing"], iterations=2)
-    return ModelOptions("hinton2018_matrix_capsnet_small", {**model.options, "routing": routing, "maps": None})
 
 
 # Novel viewpoints. At the small budget networks stop at an error that they reach quickly; otherwise at the paper's.
