@@ -193,11 +193,6 @@ def adjusted_means(
     """Return each seed's novel error at the mean familiar error of both networks (analysis of covariance).
 
     Both networks share one slope of novel against familiar error, estimated within runs.
-
-    >>> first = [np.array([[10.0, 20.0], [20.0, 40.0]])]
-    >>> second = [np.array([[10.0, 25.0], [20.0, 45.0]])]
-    >>> [means.tolist() for means in adjusted_means([first, second])]
-    [[30.0], [35.0]]
     """
     kept = [[run[run[:, 0] < max(COMPARED_BELOW, run[:, 0].min() + 1e-6)] for run in runs] for runs in curves]
     runs = [run for of_network in kept for run in of_network]

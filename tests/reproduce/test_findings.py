@@ -126,7 +126,7 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
     )
     on = (TestSet("test", "plain"), TestSet("novel", "novel", lambda data: data))
     table = MatchedErrorTable(title="t", columns=("network",), rows=both, test_sets=on)
-    stopped = dataclasses.replace(entry(tmp_path), published=table)
+    stopped = dataclasses.replace(entry(tmp_path), published=table, rows=both)
     assert judge_claim(CLAIM, stopped).answer == "supports"
     assert judge_claim(dataclasses.replace(CLAIM, on="novel"), stopped).answer == "contradicts"
 

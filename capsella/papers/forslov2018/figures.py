@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from capsella.data import LabelledImages, load_data, single_images
@@ -21,10 +22,11 @@ from capsella.papers.forslov2018.runs import ThesisItem, accuracies_of, limits_n
 from capsella.papers.table_types import Published, diverged_phrase, few_images, measured_text, seeds_of
 from capsella.report import dimension_tweaks, largest_elements
 from capsella.report.image_figures import tweak_figure
-from capsella.report.reconstructions import row_changes
+from capsella.report.reconstructions import row_changes, share_nearest_own
 from capsella.training import RunFolder
 from capsella.training.progress import best_validation
 
+COMPARED = 500  # test images among which a reconstruction's nearest one is searched
 RATES = (3e-4, 3e-5, 3e-6)
 
 
@@ -188,9 +190,6 @@ def spikes_to_chance(steps: Iterable[float], accuracies: Iterable[float], classe
 
     Learnt: an earlier accuracy was at least halfway from chance to 1. At chance: at most two standard errors (for this
     number of images) above 1/classes.
-
-    >>> spikes_to_chance([10, 20, 30, 40, 50, 60], [0.2, 0.7, 0.2, 0.2, 0.9, 0.21], classes=5, images=100)
-    [30, 60]
     """
     chance = 1 / classes
     limit = chance + 2 * math.sqrt(chance * (1 - chance) / images)
@@ -233,9 +232,13 @@ def draw_perturbations(most: float, elements: int, model: ImageClassifier, image
     shown = effects.topk(min(elements, len(effects))).indices.sort().values.tolist()
     moved = [candidates[number] for number in shown]
     grid = dimension_tweaks(model, image, target, offsets, moved)
+    compared = test.subset(torch.arange(min(len(test), COMPARED)))
+    own = share_nearest_own(model, compared.images, compared.labels)
     figure = tweak_figure(grid.numpy(), offsets, moved, image.numpy())
     return figure, {
-        "note": f"The first test image, {test.classes[target]}.",
+        "note": f"The first test image, {test.classes[target]}. {own:.1%} of {len(compared)} test images are "
+        "nearest to their own reconstruction.",
+        "nearest_is_own_percent": 100 * own,
         "offsets": list(offsets),
         "elements": moved,
         "mean_change_by_element": dict(zip(candidates, effects.tolist(), strict=True)),

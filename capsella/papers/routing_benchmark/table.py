@@ -324,13 +324,6 @@ def ranks(rows: Mapping[str, CorrectnessTable]) -> dict[str, str]:
     worse. A row that differs from no other has no rank.
 
     rows: for each row, which test images each seed classifies correctly; the same images in all rows.
-
-    >>> import numpy as np
-    >>> all_right, half, none = (CorrectnessTable(np.tile(np.arange(100) < right, (2, 1))) for right in (100, 50, 0))
-    >>> ranks({"a": half, "b": all_right, "c": half, "d": none})
-    {'a': '2–3', 'b': '1', 'c': '2–3', 'd': '4'}
-    >>> ranks({"a": half, "b": half})
-    {'a': '–', 'b': '–'}
     """
     rows = {name: hits for name, hits in rows.items() if len(hits.correct) >= FEWEST_SEEDS}
     pairs = list(combinations(rows, 2))

@@ -154,13 +154,8 @@ def test_table_5_times_all_networks_in_one_run(tiny, only, tmp_path, monkeypatch
     assert rows["CAPSNET 1"]["ratios"][1] == pytest.approx(seconds["CAPSNET 1"] / seconds["CNN-NET 3"])
     assert rows["CAPSNET 1 + decoder"]["ratios"][0] == pytest.approx(2.79 / 0.13)
     assert rows["CNN-NET 1"]["cells"][4:7] == ["–", "–", "–"]
-    for argument, call in (
-        ("data", lambda: table.on("pbc-subset")),
-        ("seeds", lambda: table.run(tmp_path, [0, 1], "", QUIET)),
-    ):
-        with pytest.raises(ArgumentError) as error:
-            call()
-        assert error.value.argument == argument
+    with pytest.raises(ArgumentError):
+        table.on("pbc-subset")
 
 
 @pytest.fixture
