@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
-from capsella.errors import ArgumentError, check_argument
+from capsella.errors import check_argument
 
 # (low, high): the values that become 0 and 255; values outside are clipped.
 ValueRange = tuple[float, float]
@@ -25,16 +25,9 @@ def check_range(value_range: ValueRange | None) -> None:
         check_argument(holds, "be two finite numbers, the lower one first, as in --range 0 4095", range=value_range)
 
 
-def check_cells(cells: str) -> None:
-    """Raise `ValueError` unless `cells` is one of `Cells`."""
-    if cells not in get_args(Cells):
-        raise ArgumentError("cells", f"be {' or '.join(get_args(Cells))}", cells)
-
-
 def check_fit(fit: str) -> None:
     """Raise `ValueError` unless `fit` is one of `Fit`."""
-    if fit not in get_args(Fit):
-        raise ArgumentError("fit", f"be {' or '.join(get_args(Fit))}", fit)
+    check_argument(fit in get_args(Fit), f"be {' or '.join(get_args(Fit))}", fit=fit)
 
 
 @dataclass(frozen=True)
@@ -51,8 +44,8 @@ class CellCut:
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        if self.radius is not None and not 0 < self.radius < float("inf"):
-            raise ArgumentError("radius", "be above 0 and finite, or None", self.radius)
+        fits = self.radius is None or 0 < self.radius < float("inf")
+        check_argument(fits, "be above 0 and finite, or None", radius=self.radius)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""

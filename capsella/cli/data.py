@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> None:
     options = parse(Data, arguments or ["--help"], "data")
 
     from capsella.data import data_from
-    from capsella.data.listing import no_folder
+    from capsella.data.folder import no_folder
     from capsella.training.registry import with_values
 
     source, name = data_from(options.images), Path(options.images).resolve().name
@@ -86,7 +86,9 @@ def _show(options: Data, data: "DataOptions", out: Path) -> None:
     sheet = contact_sheet(splits.train)
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     print(f"contact sheet written to {out}")
-    if isinstance(data, FolderData) and data.cut is None and (oblong := oblong_sheet(data)) is not None:
+    sets = [images for images in splits.named().values() if isinstance(data, FolderData) and data.cut is None]
+    files = sorted(data.paths[0] / file for images in sets for file in images.files or ())
+    if (oblong := oblong_sheet(files, data.size)) is not None:
         path = out.with_stem(f"{out.stem}-fit")
         write_whole(path, lambda temporary: oblong.save(temporary, format="PNG"))
         print(f"oblong images with --fit crop, pad and squash: {path}")

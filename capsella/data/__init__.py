@@ -6,27 +6,26 @@ from capsella.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from capsella.data.batching import balanced_order, batches, epoch_batches, epoch_order, even_shares, evenly
-    from capsella.data.catalogue import SourceRow, source_names, source_table
+    from capsella.data.catalogue import source_names, source_table
     from capsella.data.domains import (
         Domain,
         common_classes,
         copies_among,
         draw_labelled,
         match_classes,
-        options_of_domain,
         pixel_digests,
-        read_domain,
-        similar_names,
         without_images,
     )
     from capsella.data.download import data_root
+    from capsella.data.folder import FolderListing, FolderSummary, inspect_folder, list_folder
     from capsella.data.images import Batch, ImageSet
-    from capsella.data.listing import FolderListing, FolderSummary, folder_files, inspect_folder, list_folder
-    from capsella.data.load import load_data, load_once
-    from capsella.data.loaded_source import (
+    from capsella.data.load import (
         THESIS_SETS,
         LoadedSource,
+        load_data,
+        load_once,
         load_source,
+        read_domain,
         save_split,
         thesis_set,
     )
@@ -39,17 +38,9 @@ if TYPE_CHECKING:
         PairData,
         data_from,
     )
-    from capsella.data.pairs import PairSet, overlap
+    from capsella.data.pairs import PairSet
     from capsella.data.reading import read_image
     from capsella.data.splits import LabelledImages, Splits, SplitTable, read_split_file, single_images
-    from capsella.data.summary import (
-        ClassCounts,
-        contact_sheet,
-        describe,
-        few_groups,
-        oblong_sheet,
-        too_few,
-        warn_of_few,
-    )
+    from capsella.data.summary import ClassCounts, contact_sheet, describe, few_groups, oblong_sheet, warn_of_few
 else:
     __getattr__ = lazy_imports(__name__, __file__)

@@ -36,12 +36,6 @@ def batches(
         ValueError: `size` is below 1.
     """
     check_minimum(1, size=size)
-    return _batches(images, size, order, device)
-
-
-def _batches(
-    images: LabelledImages, size: int, order: Tensor | None, device: torch.device | str | None
-) -> Iterator[Batch]:
     order = torch.arange(len(images)) if order is None else order
     for chosen in order.split(size):
         taken = images.take(chosen)

@@ -89,14 +89,8 @@ def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) 
 
     Nuclei absorb red and green but not blue. Two thresholds by Otsu's method (1979) separate background from cells and
     cells from nuclei. The largest connected part near the centre is the nucleus, with nearby parts, such as the lobes
-    of a neutrophil.
-
-    Args:
-        pixels: the image, RGB.
-        beyond: mask of pixels that are no part of the photograph, as from `beyond_border`.
-
-    Raises:
-        CapsellaError: nothing is stained.
+    of a neutrophil. `beyond` masks pixels that are no part of the photograph. Raises `CapsellaError` if nothing is
+    stained.
     """
     inside = np.ones(pixels.shape[:2], bool) if beyond is None else ~beyond
     stain = _stain(scipy.ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0)))

@@ -5,9 +5,8 @@ matched by name.
 """
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -18,11 +17,11 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from capsella.data.catalogue import source_names
-from capsella.data.duplicates import find_copies, fingerprint, similar_pairs
+from capsella.data.decoding import picture_of
+from capsella.data.duplicates import fingerprint, similar_pairs
 from capsella.data.images import ImageSet
-from capsella.data.loaded_source import load_source
 from capsella.data.options import DataOptions, DomainData, FileData, NamedData, data_from
-from capsella.data.reading import ImageData, picture_of
+from capsella.data.reading import ImageData
 from capsella.errors import CapsellaError, near_names, pluralize
 from capsella.image_options import ValueRange
 
@@ -68,8 +67,7 @@ class Domain(NamedTuple):
             each = ", ".join(f"{name} ({number})" for name, number in self.left_out.items())
             total = pluralize(sum(self.left_out.values()), "image")
             lines.append(f"{self.name}: left out {total} of other classes: {each}")
-        missing = [name for name, number in self.images.counts().items() if not number]
-        return [*lines, *similar_names(self.name, self.left_out, missing)]
+        return lines
 
 
 def options_of_domain(data: DataOptions, domain: str) -> DataOptions:
@@ -94,38 +92,6 @@ def options_of_domain(data: DataOptions, domain: str) -> DataOptions:
     return replace(other, **shared)
 
 
-def read_domain(
-    domain: str,
-    data: DataOptions,
-    value_range: ValueRange | None = None,
-    cell_radius: float | None = None,
-    group: str | None = None,
-) -> Domain:
-    """Read all images of a domain.
-
-    Args:
-        domain: as in `options_of_domain`.
-        data: how images are read.
-        value_range, cell_radius: values measured before; None measures them now.
-        group: as in `DataOptions`.
-
-    Raises:
-        ValueError: a group for a data set without groups. CapsellaError: the images are missing or cannot be read.
-    """
-    options = options_of_domain(data, domain)
-    options = replace(options, cell_radius=cell_radius, group=group or options.group)
-    duplicates = options.duplicates if isinstance(options, FileData) else "ignore"
-    if isinstance(options, FileData):
-        options = replace(options, range=value_range)
-    loaded = load_source(options, whole=True)
-    source, images, prints = loaded.source, loaded.images, loaded.source.fingerprints
-    if duplicates != "ignore" and prints is not None:
-        every = {"train": torch.arange(len(images))}
-        if copies := find_copies(source.name, images, prints, every, duplicates):
-            images = replace(images, metadata={**images.metadata, "copies": torch.from_numpy(copies.groups)})
-    return Domain(source.name, images, {}, source.notes, source.broken, loaded.value_range, source.cell_radius)
-
-
 class MatchedClasses(NamedTuple):
     """The images of matched classes, the number of images of each other class, and a mask of the images kept."""
 
@@ -139,25 +105,13 @@ def match_classes(images: ImageSet, classes: Sequence[str]) -> MatchedClasses:
 
     A name without an exact match is matched regardless of case and of the two Unicode forms of an umlaut.
     """
-    names = [_same_name(name, classes) for name in images.classes]
-    number = torch.tensor([-1 if name is None else tuple(classes).index(name) for name in names])
+    number = torch.tensor([_class_index(name, classes) for name in images.classes])
     kept = number[images.labels] >= 0
     matched = images.subset(kept.nonzero().flatten())
-    counts = images.counts()
-    left_out = {own: counts[own] for own, name in zip(images.classes, names, strict=True) if name is None}
     matched = replace(matched, labels=number[matched.labels], classes=tuple(classes))
-    return MatchedClasses(matched, {name: count for name, count in left_out.items() if count}, kept)
-
-
-def similar_names(domain: str, left_out: Iterable[str], missing: Iterable[str]) -> list[str]:
-    """Return a warning for each left-out class of a domain whose name resembles that of a missing class."""
-    known = {name.casefold(): name for name in missing}
-    near = {name: get_close_matches(name.casefold(), list(known), n=1, cutoff=0.8) for name in left_out}
-    return [
-        f"WARNING: {domain}: is the class {name!r}, which is left out, {known[matches[0]]!r}? Then rename it"
-        for name, matches in near.items()
-        if matches
-    ]
+    others = [name for name, index in zip(images.classes, number.tolist(), strict=True) if index < 0]
+    counts = images.counts()
+    return MatchedClasses(matched, {name: counts[name] for name in others if counts[name]}, kept)
 
 
 def common_classes(sets: Sequence[ImageSet], domains: Sequence[str]) -> tuple[str, ...]:
@@ -167,24 +121,19 @@ def common_classes(sets: Sequence[ImageSet], domains: Sequence[str]) -> tuple[st
         CapsellaError: there are fewer than two.
     """
     present = [[name for name, count in images.counts().items() if count] for images in sets]
-    common = tuple(name for name in present[0] if all(_same_name(name, names) is not None for names in present[1:]))
+    common = tuple(name for name in present[0] if all(_class_index(name, names) >= 0 for names in present[1:]))
     if len(common) < 2:
         each = "; ".join(f"{domain}: {', '.join(names)}" for domain, names in zip(domains, present, strict=True))
         raise CapsellaError(f"the domains must have at least 2 classes of the same names, got {each}")
     return common
 
 
-def class_index(name: str, classes: Sequence[str]) -> int:
-    """Return the index of the class with this name, regardless of case, or -1."""
-    same = _same_name(name, classes)
-    return -1 if same is None else classes.index(same)
-
-
-def _same_name(name: str, among: Sequence[str]) -> str | None:
-    if name in among:
-        return name
-    alike = [other for other in among if _folded(other) == _folded(name)]
-    return alike[0] if len(alike) == 1 else None
+def _class_index(name: str, classes: Sequence[str]) -> int:
+    """Return the index of the class with this name, or the only one with it regardless of case; else -1."""
+    if name in classes:
+        return classes.index(name)
+    alike = [index for index, other in enumerate(classes) if _folded(other) == _folded(name)]
+    return alike[0] if len(alike) == 1 else -1
 
 
 def _folded(name: str) -> str:
@@ -269,5 +218,6 @@ def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, " k"]
         return np.array(exact, np.int64)
     every = (image.permute(1, 2, 0).numpy() for part in (trained, images) for image in part.images)
     words = np.stack([fingerprint(ImageData(picture_of(pixels)))[1:] for pixels in every])
-    across = [np.unique(pairs[:, 1]) for pairs in similar_pairs(words[: len(trained)], words[len(trained) :])]
-    return np.unique(np.concatenate([np.array(exact, np.int64), *across]))
+    first, second = np.concatenate([*similar_pairs(words)]).T
+    across = second[(first < len(trained)) & (second >= len(trained))] - len(trained)
+    return np.unique(np.concatenate([np.array(exact, np.int64), across]))

@@ -2,13 +2,15 @@
 
 import gzip
 import os
+import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 import pooch
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import wrap_file
 
 from capsella.errors import CapsellaError
 
@@ -22,14 +24,16 @@ def data_root() -> Path:
     return Path(os.environ.get("CAPSELLA_DATA") or pooch.os_cache("capsella")).expanduser()
 
 
-def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None, instead: str = "") -> Path:
+def find_or_download(
+    file: str, mirrors: Sequence[str] = (), checksum: str | None = None, instead: str = "put it there by hand"
+) -> Path:
     """Return the path of `file` below the data root; download it from the first mirror that has it if it is missing.
 
     Args:
         file: relative to the data root.
-        mirrors: URLs of the file, tried in order.
+        mirrors: URLs of the file, tried in order; none for sets without a public mirror.
         checksum: `sha256:…` or `md5:…` of the file; None if none is published.
-        instead: a sentence about an alternative, for the error, with a space at its end.
+        instead: how else to get it, for the error.
 
     Raises:
         CapsellaError: no mirror gives the file, the checksum is wrong, or it cannot be written.
@@ -37,71 +41,28 @@ def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None, in
     path = data_root() / file
     if path.is_file():
         return path
-    failures = []
+    failures = ""
     for url in mirrors:
         try:
-            with _Bar(path.name) as bar:
-                downloader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
-                pooch.retrieve(url, checksum, path.name, path.parent, downloader=downloader)
+            pooch.retrieve(url, checksum, path.name, path.parent, downloader=_download)
             return path
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
-            failures.append(f"{url}: {error}")
-    raise CapsellaError(
-        f"{path} is not there and could not be downloaded; put it there by hand, "
-        f"or set CAPSELLA_DATA to a folder that has {file}. {instead}Tried:\n  " + "\n  ".join(failures)
-    )
+        except (OSError, ValueError) as error:  # errors of the network are OSErrors; a wrong checksum is a ValueError
+            failures += f"\n  tried {url}: {error}"
+    raise CapsellaError(f"{path} is not there; {instead}, or set CAPSELLA_DATA to a folder that has {file}{failures}")
 
 
-def find(file: str, get: str) -> Path:
-    """Return the path of `file` below the data root, for sets without a public mirror.
-
-    Raises:
-        CapsellaError: it is missing; the text tells how to get it.
-    """
-    path = data_root() / file
-    if not path.is_file():
-        raise CapsellaError(f"{path} is not there; {get}, or set CAPSELLA_DATA to a folder that has {file}")
-    return path
-
-
-class _Bar:
-    """rich's progress bar with the four methods that pooch calls."""
-
-    def __init__(self, label: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        console = Console(stderr=True)
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._progress.add_task(label, total=None)
-        self.total = 0
-
-    def __enter__(self) -> "_Bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def update(self, amount: int) -> None:
-        self._progress.update(self._task, total=self.total, advance=amount)
-
-    def reset(self) -> None:
-        self._progress.reset(self._task)
-
-    def close(self) -> None:
-        self._progress.stop()
+def _download(url: str, target: str, _: object) -> None:
+    """Download a file with a progress bar, for pooch."""
+    console = Console(stderr=True)
+    with urlopen(url, timeout=30) as response, open(target, "wb") as file:
+        size = int(response.headers.get("Content-Length", 0))
+        hidden = not console.is_terminal
+        with wrap_file(response, size, description=Path(url).name, console=console, disable=hidden) as source:
+            shutil.copyfileobj(source, file)
 
 
 def gunzip(path: Path, most: int) -> bytes:
-    """Return the contents of a gzip file.
-
-    Args:
-        path: the file.
-        most: maximum number of bytes to unpack.
-
-    Raises:
-        CapsellaError: it unpacks to more than that.
-        OSError, EOFError, zlib.error: it cannot be read.
-    """
+    """Return the contents of a gzip file; raise `CapsellaError` if it unpacks to more than `most` bytes."""
     with gzip.open(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -110,12 +71,7 @@ def gunzip(path: Path, most: int) -> bytes:
 
 
 def check_archive(path: Path) -> None:
-    """Check that a zip file, such as a .npz file, unpacks to no more than images would; reads its directory only.
-
-    Raises:
-        CapsellaError: it unpacks to more than `MAX_BYTES`, and to more than `MAX_RATIO` times its size.
-        zipfile.BadZipFile, OSError: it cannot be read.
-    """
+    """Raise `CapsellaError` if a zip file, such as a .npz file, unpacks to more than images would, by its directory."""
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
     packed = path.stat().st_size

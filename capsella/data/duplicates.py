@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 import torch
 from imagehash import phash
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 from PIL import Image
 from torch import Tensor
 
@@ -24,7 +24,6 @@ from capsella.errors import CapsellaError, pluralize, warn_once
 # and 5,000 pieces of clothing, two of different classes never differ in fewer than 20. The same image saved as JPEG
 # (quality 75), or at half the size, differs in at most 10 from 64 pixels on.
 RADIUS = 10
-LARGE_SET = 0.1  # a set of copies with more than this fraction of the images is pointed out
 _HASH_SIDE = 16
 _BLOCK = 2048  # images whose distances to as many others are in memory at once
 _EXAMPLES = 3
@@ -52,29 +51,18 @@ def fingerprint(image: ImageData) -> Fingerprint:
     return numbers
 
 
-def similar_pairs(
-    words: Int64[np.ndarray, "n 4"], others: Int64[np.ndarray, "m 4"] | None = None
-) -> Iterator[Int64[np.ndarray, "pairs 2"]]:
-    """Yield, block by block, the pairs of images whose perceptual hashes differ in at most `RADIUS` bits.
+def similar_pairs(words: Int64[np.ndarray, "n 4"]) -> Iterator[Int64[np.ndarray, "pairs 2"]]:
+    """Yield, block by block, the pairs (first < second) whose perceptual hashes differ in at most `RADIUS` bits.
 
     10,000 images take about a second: the distances are matrix products of bits as −1 and 1.
-
-    Args:
-        words: perceptual hashes of the first image of a pair.
-        others: of the second. None: pairs within `words`, first < second.
     """
-    signs = _signs(words)
-    columns = signs if others is None else _signs(others)
+    signs = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1).astype(np.float32) * 2 - 1
     least = signs.shape[1] - 2 * RADIUS
     for row in range(0, len(signs), _BLOCK):
-        for column in range(row if others is None else 0, len(columns), _BLOCK):
-            similar = signs[row : row + _BLOCK] @ columns[column : column + _BLOCK].T >= least
+        for column in range(row, len(signs), _BLOCK):
+            similar = signs[row : row + _BLOCK] @ signs[column : column + _BLOCK].T >= least
             pairs = np.add(np.argwhere(similar), (row, column))
-            yield pairs if others is not None else pairs[pairs[:, 0] < pairs[:, 1]]
-
-
-def _signs(words: Int64[np.ndarray, "n 4"]) -> Float32[np.ndarray, "n 256"]:
-    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1).astype(np.float32) * 2 - 1
+            yield pairs[pairs[:, 0] < pairs[:, 1]]
 
 
 def similar_sets(words: Int64[np.ndarray, "n 4"]) -> Int64[np.ndarray, " n"]:
@@ -125,60 +113,42 @@ def find_copies(
         return None
     names = [_name(images, row) for row in used.tolist()]
     places = [(images.labels.numpy()[used], "two classes"), (part, f"two of {', '.join(splits)}")]
-    wrong = _torn(names, same, None, places)
-    if wrong and duplicates == "error":
-        raise CapsellaError(f"{source}: the same image is {wrong}. Remove one of each, or go on with --duplicates keep")
-    for what, torn in (
-        ("the same image is", wrong),
-        ("images that look the same are", _torn(names, alike, same, places)),
-    ):
-        if torn:
-            warn_once(f"copies: {source}: {what} {torn}", f"{source}: {what} {torn}")
+    for place, where in places:
+        wrong = _across(same, place)
+        if wrong and duplicates == "error":
+            raise CapsellaError(
+                f"{source}: the same image is in {where}: {_pairs(wrong, names)}. Remove one of each, or go on with "
+                "--duplicates keep"
+            )
+        looks = [pair for pair in _across(alike, place) if same[pair[0]] != same[pair[1]]]
+        for what, torn in (("the same image is", wrong), ("images that look the same are", looks)):
+            if torn:
+                text = f"{source}: {what} in {where}: {_pairs(torn, names)}"
+                warn_once(f"copies: {text}", text)
     groups = np.full(len(images), -1)
     groups[used] = _joined(images, used, alike * len(splits) + part)
-    return Copies(groups, (_note(names, same, alike),))
+    first_of_set = _first(alike)
+    copy = int(np.flatnonzero(first_of_set != np.arange(len(alike)))[0])
+    example = f"{names[first_of_set[copy]]} and {names[copy]}"
+    number, largest = int((np.bincount(alike) > 1).sum()), int(np.bincount(alike).max())
+    note = f"{pluralize(number, 'image')} with copies, up to {largest} of one, e.g. {example}; copies stay in one split"
+    return Copies(groups, (note,))
 
 
 def _name(images: ImageSet, row: int) -> str:
     return f"image {row} ({images.classes[images.labels[row]]})" if images.files is None else images.files[row]
 
 
-def _torn(
-    names: list[str],
-    numbers: Int64[np.ndarray, " n"],
-    unlike: Int64[np.ndarray, " n"] | None,
-    places: list[tuple[Int64[np.ndarray, " n"], str]],
-) -> str:
-    """Name pairs with equal `numbers` in two classes, or else in two splits; skip pairs that are equal in `unlike`."""
-    for sides, where in places:
-        torn = [pair for pair in _across(numbers, sides) if unlike is None or unlike[pair[0]] != unlike[pair[1]]]
-        if torn:
-            pairs = "; ".join(f"{names[first]} and {names[second]}" for first, second in sorted(torn)[:_EXAMPLES])
-            return f"in {where}: {pairs}" + (f", and {len(torn) - _EXAMPLES} more" if len(torn) > _EXAMPLES else "")
-    return ""
+def _pairs(pairs: list[tuple[int, int]], names: list[str]) -> str:
+    more = f", and {len(pairs) - _EXAMPLES} more" if len(pairs) > _EXAMPLES else ""
+    return "; ".join(f"{names[first]} and {names[second]}" for first, second in sorted(pairs)[:_EXAMPLES]) + more
 
 
-def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) -> Iterator[tuple[int, int]]:
-    """Yield the indices of two images for each number that occurs on more than one side."""
+def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) -> list[tuple[int, int]]:
+    """Return the indices of two images for each number that occurs on more than one side."""
     order = np.lexsort((sides, numbers))
-    for rows in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
-        if sides[rows[0]] != sides[rows[-1]]:
-            yield int(rows[0]), int(rows[-1])
-
-
-def _note(names: list[str], same: Int64[np.ndarray, " n"], alike: Int64[np.ndarray, " n"]) -> str:
-    """Return a note with the number of copies, and an example."""
-    exact, near = (int((np.bincount(numbers) > 1).sum()) for numbers in (same, alike))
-    texts = [f"{pluralize(exact, 'image')} more than once"] if exact else []
-    texts += [f"{pluralize(near - exact, 'image')} also resized or compressed anew"] if near > exact else []
-    sizes = np.bincount(alike)
-    several = np.flatnonzero(sizes[alike] > 1).tolist()
-    first = min(several, key=names.__getitem__)
-    one, other, *_ = sorted(names[row] for row in several if alike[row] == alike[first])
-    largest = f"; the largest set of copies has {sizes.max()} images" if sizes.max() > 2 else ""
-    if sizes.max() > LARGE_SET * len(alike):  # e.g. of a camera that stands still
-        largest += ", which makes splits uneven: --duplicates ignore turns this off"
-    return f"{', '.join(texts)}, e.g. {one} and {other}{largest}; copies stay in one split"
+    sets = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+    return [(int(rows[0]), int(rows[-1])) for rows in sets if sides[rows[0]] != sides[rows[-1]]]
 
 
 def _joined(

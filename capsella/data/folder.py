@@ -1,253 +1,313 @@
-"""Read the user's images in a folder with one subfolder per class: each file is decoded once."""
+"""Your own images in a folder with one subfolder per class: list the files, inspect their headers, decode each once.
+
+    cells/basophil/patient1_003.png          or, already split,   cells/train/basophil/patient1_003.png
+    cells/monocyte/patient2_017.tif                               cells/test/monocyte/patient2_017.tif
+
+Sub-folders of a class are read too. A link that leads back to a folder above it is not followed. Files with other
+endings, pipes, dangling links and images beside the class folders are not read, and a note counts them; hidden files
+and folders are ignored.
+"""
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Shaped, UInt8
+from PIL import Image
 from torch import Tensor
 
 from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
+from capsella.data.decoding import read_all, rgb_images, stack
 from capsella.data.duplicates import Fingerprint, fingerprint
-from capsella.data.framing import cropped_share
-from capsella.data.groups import group_notes, group_numbers
 from capsella.data.images import ImageSet
-from capsella.data.listing import ClassFile, FolderListing, spread
 from capsella.data.options import FolderData
-from capsella.data.reading import (
-    LEAST_LOSS,
-    ImageData,
-    UnseenCount,
-    UnseenPart,
-    open_image,
-    read_all,
-    readable,
-    rgb_images,
-    stack,
-)
-from capsella.data.splits import SPLIT_NAMES, SourceSplits, SplitTable
-from capsella.environment import free_memory
+from capsella.data.reading import ENDINGS, FORMATS, UnseenCount, UnseenPart, depth_of, open_image, read_values, readable
+from capsella.data.splits import SPLIT_NAMES, UNUSED, SourceSplits, SplitTable, group_notes, group_numbers
 from capsella.errors import CapsellaError, pluralize
-from capsella.image_options import ValueRange
 
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_INSPECTED = 200  # files whose headers `inspect_folder` reads, spread evenly, and one of each class
+_MAX_NAMES = 3  # skipped files in a note
 _PERCENTILES = (0.1, 99.9)  # hot and dead pixels must not set the range
-_SAMPLED, _SAMPLED_IN_ALL = 10_000, 10_000_000  # values per file, and of all files together
-_KEPT = 0.25  # fraction of the free memory that may hold values of more than 8 bits until their range is known
+_SAMPLED = 10_000  # values per file
 
 
-class _Facts(NamedTuple):
-    """A record of a decoded file. `sample`: some of its values, if their range is not known yet."""
+class ClassFile(NamedTuple):
+    """An image file of a folder: its path relative to the folder, its class, and its split if the folder is split."""
 
-    content: int
-    fingerprint: Fingerprint | None
-    size: tuple[int, int]
+    path: str
+    label: str
+    split: str | None
+
+
+@dataclass(frozen=True)
+class FolderListing:
+    """The image files of a folder, sorted, and at most one note on files that are not read."""
+
+    root: Path
+    files: tuple[ClassFile, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the files, relative to the folder, with forward slashes."""
+        return tuple(file.path for file in self.files)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return tuple(sorted({file.label for file in self.files}))
+
+
+def list_folder(root: Path) -> FolderListing:
+    """List every image file with its class, and its split if the folder is split.
+
+    Raises:
+        CapsellaError: no such folder, fewer than two classes, a class without images, or splits beside classes.
+    """
+    skipped = list[str]()
+    folders = _sub_folders(root)
+    named = {folder: _SPLITS[folder.casefold()] for folder in folders if folder.casefold() in _SPLITS}
+    others = [folder for folder in folders if folder not in named]
+    is_split = "train" in named.values() and (not others or len(named) > 1)
+    if is_split and others:
+        splits, classes = ", ".join(named), ", ".join(others)
+        raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move either away")
+    skipped += _beside(root) if is_split else []
+    files = [
+        ClassFile(path, path.split("/")[int(is_split)], named.get(folder))
+        for folder in (folders if is_split else ["."])
+        for path in _files_by_class(root, root / folder, skipped)
+    ]
+    return FolderListing(root, tuple(files), skipped_notes(skipped))
+
+
+def _files_by_class(root: Path, folder: Path, skipped: list[str]) -> list[str]:
+    classes = _sub_folders(folder)
+    if len(classes) < 2:
+        raise CapsellaError(f"{folder}: must have one subfolder per class, 2 or more, got {classes or 'none'}")
+    skipped += _beside(folder)
+    found = []
+    for name in classes:
+        files = walk(folder / name, skipped, frozenset({root.resolve()}))
+        if not files:
+            raise CapsellaError(f"{folder / name}: a class must have images ({', '.join(ENDINGS)}), got none")
+        found += sorted(path.relative_to(root).as_posix() for path in files)
+    return found
+
+
+def walk(folder: Path, skipped: list[str], above: frozenset[Path] = frozenset()) -> list[Path]:
+    """Return the image files of a folder and its subfolders, and append the names of other files to `skipped`.
+
+    `above` are the real folders on the way here.
+    """
+    found = [entry for entry in sorted(folder.iterdir()) if _is_image(entry)]
+    skipped += [name for name in _beside(folder) if not _is_image(folder / name)]
+    above = above | {folder.resolve()}
+    for name in _sub_folders(folder, above):
+        found += walk(folder / name, skipped, above)
+    return found
+
+
+def _sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
+    """Return the names of the subfolders, except hidden ones and links that lead back to a folder in `above`."""
+    if not folder.is_dir():
+        raise CapsellaError(no_folder(folder))
+    here = folder.resolve()
+    entries = [entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    real = {entry.name: entry.resolve() for entry in entries}
+    return sorted(name for name, path in real.items() if path not in above and not here.is_relative_to(path))
+
+
+def _beside(folder: Path) -> list[str]:
+    """Return the names of the files, pipes and dangling links in a folder that are not hidden."""
+    return sorted(entry.name for entry in folder.iterdir() if not entry.is_dir() and not entry.name.startswith("."))
+
+
+def _is_image(path: Path) -> bool:
+    return path.name.lower().endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
+
+
+def skipped_notes(skipped: Sequence[str]) -> tuple[str, ...]:
+    """Return at most one note on the files that are not read."""
+    names = ", ".join(skipped[:_MAX_NAMES]) + (", …" if len(skipped) > _MAX_NAMES else "")
+    return (f"skipped {pluralize(len(skipped), 'file')} ({names})",) if skipped else ()
+
+
+def no_folder(path: Path | str) -> str:
+    """Return the error text for a path that is no folder of images."""
+    if not Path(path).exists():
+        return f"{path}: no such folder"
+    return f"{path}: is a file; name the folder that has one subfolder per class, or an .npz file"
+
+
+def spread(number: int, most: int) -> list[int]:
+    """Return at most `most` of `number` indices, spread evenly.
+
+    >>> spread(10, 4)
+    [0, 2, 5, 7]
+    """
+    step = max(1.0, number / most)
+    return [int(step * k) for k in range(int(number / step))]
+
+
+@dataclass(frozen=True)
+class FolderSummary:
+    """A folder of images, before its pixels are read.
+
+    path: the folder. images: number of files, some of which may be broken. train: number of files in the folder
+    `train`, if the folder is split. validation: whether it has a validation split. classes: their names. height, width:
+    pixels, medians of the inspected files. channels: 1 if every inspected file is grey, else 3. listing: its files,
+    which `load_data` then need not list again.
+    """
+
+    path: Path
+    images: int
+    train: int | None
+    validation: bool
+    classes: tuple[str, ...]
+    height: int
+    width: int
     channels: int
-    transparent: bool
-    depth: str | None
-    stated: ValueRange | None
-    sample: Shaped[np.ndarray, " k"]
+    listing: FolderListing | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return the summary as a line.
+
+        >>> print(FolderSummary(Path("cells"), 351, None, False, ("a", "b"), 224, 224, 3))
+        351 images in 2 classes, mostly 224×224 pixels, colour
+        """
+        kind = "grey" if self.channels == 1 else "colour"
+        return (
+            f"{self.images:,} images in {len(self.classes)} classes, mostly {self.width}×{self.height} pixels, {kind}"
+        )
 
 
-def read_folder(
-    options: FolderData,
-    listing: FolderListing,
-    table: SplitTable | None,
-    training_files: Callable[[SourceSplits], Sequence[str]],
-) -> tuple[SourceSplits, ValueRange | None]:
-    """Decode every image once; return the images, and the range used for files of more than 8 bits.
+def inspect_folder(path: Path) -> FolderSummary:
+    """Summarize a folder with one subfolder per class from the names and headers of its files.
+
+    Raises:
+        CapsellaError: no such folder, no classes, or no file with a readable header among those inspected.
+    """
+    listing = list_folder(path)
+    files = listing.files
+    first = {file.label: file for file in reversed(files)}  # a class of few files may have colours that no other has
+    inspected = [*(files[row] for row in spread(len(files), _INSPECTED)), *first.values()]
+    headers = [header for file in inspected if (header := _header(path / file.path)) is not None]
+    if not headers:
+        raise CapsellaError(f"{path}: must have images that can be read, got none among {len(files)} files")
+    return FolderSummary(
+        path=path,
+        images=len(files),
+        train=sum(file.split == "train" for file in files) or None,
+        validation=any(file.split == "validation" for file in files),
+        classes=listing.classes,
+        height=median_low(image.height for image in headers),
+        width=median_low(image.width for image in headers),
+        channels=1 if all(image.mode[0] in "1LIF" and image.mode != "LAB" for image in headers) else 3,
+        listing=listing,
+    )
+
+
+def _header(path: Path) -> Image.Image | None:
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None  # the error is reported when the file is read
+
+
+def read_folder(options: FolderData, listing: FolderListing, table: SplitTable | None = None) -> SourceSplits:
+    """Decode every image once.
 
     Args:
-        options: how to read the images.
+        options: how to read the images. A radius of nuclei and a range of values that are needed and not set are
+            measured on up to 100 files; the range on training images if the folder, or the split file, is split.
         listing: the files.
         table: a split file; files that it leaves unused are not read.
-        training_files: function from the source, with blank images, to the files of its training split. Their values
-            set the range of files of more than 8 bits per channel; if it returns none, all images set it.
 
     Raises:
         CapsellaError: a broken image (unless skip_broken), a class of broken images alone, images that differ in
             channels or size unless the options set these, or too little memory.
     """
-    unused = frozenset() if table is None else table.unused
-    files = [file for file in listing.files if file.path not in unused]
-    if table is not None and not files:
-        raise CapsellaError(f"{table.path}: must put images of {listing.root} in train and test, but all are unused")
+    root, split_of = listing.root, {file.path: file.split for file in listing.files}
+    if table is not None:
+        split_of = {path: table.rows[path].split if path in table.rows else None for path in split_of}
+    files = [file for file in listing.files if split_of[file.path] != UNUSED]
+    if not files:
+        raise CapsellaError(f"{root}: the split file must put images in train and test, but all are unused")
     if options.cells != "whole" and options.cell_radius is None:
-        sample = [listing.root / files[row].path for row in spread(len(files), MAX_SAMPLES)]
+        sample = [root / files[row].path for row in spread(len(files), MAX_SAMPLES)]
         options = replace(options, cell_radius=typical_radius(rgb_images(sample)))
-    build = partial(_source, options, listing, table, tuple(sorted({file.label for file in files})))
-    reader = _Reader(options, listing.root, len(files))
-    results, rows, broken = read_all(
-        {file.path: partial(reader.read, file.path) for file in files}, options.skip_broken
-    )
-    files, facts = [files[row] for row in rows], [fact for _, fact in results]
-    images = {file.path: image for file, (image, _) in zip(files, results, strict=True) if image is not None}
-    waiting = [file.path for file in files if file.path not in images]
-    origin = "as set, or measured before"
-    if waiting:
-        blank = torch.zeros(len(files), 1, 1, 1, dtype=torch.uint8)
-        reader.options, origin = _with_range(options, files, facts, training_files(build(files, facts, blank, broken)))
-        done, rows, more = read_all({path: partial(reader.finish, path) for path in waiting}, options.skip_broken)
-        images |= {waiting[row]: image for row, (image, _) in zip(rows, done, strict=True)}
-        present = [row for row, file in enumerate(files) if file.path in images]
-        files, facts, broken = [files[row] for row in present], [facts[row] for row in present], (*broken, *more)
-    paths = [file.path for file in files]
-    source = build(files, facts, stack([images[path] for path in paths], paths), broken)
-    unseen = UnseenCount.of(reader.losses[path] for path in paths).lines()
-    about_range = _range_notes(reader.options.range, origin, facts)
-    notes = (*source.notes, *_notes(reader.options, paths, facts), *about_range, *unseen)
-    return replace(source, notes=notes, unseen=unseen), reader.options.range
-
-
-class _Reader:
-    """A decoder. Files whose range is not known yet are kept in memory, or decoded again if memory is short."""
-
-    def __init__(self, options: FolderData, root: Path, files: int) -> None:
-        self.options, self.root = options, root
-        self.kept, self.losses = dict[str, ImageData](), dict[str, UnseenPart]()
-        self.sampled = max(100, min(_SAMPLED, _SAMPLED_IN_ALL // max(1, files)))
-        self.room = _KEPT * (free_memory() or 2**32)
-
-    def read(self, name: str) -> tuple[UInt8[Tensor, "c h w"] | None, _Facts]:
-        """Return the pixels, or None if their range is not known yet, and the facts about the file."""
-        path = self.root / name
-        with readable(path, str(path)):
-            image = open_image(path)
-            waiting = image.values if self.options.range is None else None
-            facts = _Facts(
-                _digest(path),
-                None if self.options.duplicates == "ignore" else fingerprint(image),
-                *(image.size, image.channels, image.transparent, image.depth, image.stated),
-                np.empty(0) if waiting is None else _sample(waiting, self.sampled),
-            )
-            if waiting is None:
-                return self._decode(name, image), facts
-        self.room -= waiting.nbytes
-        if self.room > 0:
-            self.kept[name] = image
-        return None, facts
-
-    def finish(self, name: str) -> tuple[UInt8[Tensor, "c h w"], None]:
-        """Return the pixels of a file for which `read` returned None."""
-        path = self.root / name
-        with readable(path, str(path)):
-            image = self.kept.pop(name, None) or open_image(path)
-            return self._decode(name, image), None
-
-    def _decode(self, name: str, image: ImageData) -> UInt8[Tensor, "c h w"]:
-        pixels, self.losses[name] = image.decode(self.options.preprocessing)
-        return pixels
-
-
-def _source(
-    options: FolderData,
-    listing: FolderListing,
-    table: SplitTable | None,
-    classes: tuple[str, ...],
-    files: Sequence[ClassFile],
-    facts: Sequence[_Facts],
-    pixels: UInt8[Tensor, "n c h w"],
-    broken: tuple[str, ...],
-) -> SourceSplits:
-    """Return the images that could be read, in the splits of the folder unless there is a split file."""
+    options, notes = _with_range(options, [root / path for path in split_of if split_of[path] in ("train", None)])
+    readers = [partial(_read, options, root / file.path) for file in files]
+    results, rows, broken = read_all(readers, options.skip_broken)
+    pixels, contents, prints, losses = zip(*((image, *facts) for image, facts in results), strict=True)
+    classes = tuple(sorted({file.label for file in files}))
+    files = [files[row] for row in rows]
     if missing := set(classes) - {file.label for file in files}:
-        name = min(missing)
-        raise CapsellaError(
-            f"{listing.root}: no image of the class {name!r} can be read. Left out: {'; '.join(broken)}"
-        )
+        raise CapsellaError(f"{root}: no image of {min(missing)!r} can be read. Left out: {'; '.join(broken)}")
     paths = tuple(file.path for file in files)
-    metadata = {"content": torch.tensor([fact.content for fact in facts])}
-    notes = listing.notes
+    metadata, about_groups = {"content": torch.tensor(contents)}, tuple[str, ...]()
     if options.group is not None:
         metadata["group"] = group_numbers(options.group, paths, listing.paths)
-        notes = (*notes, *group_notes(metadata["group"]))
+        about_groups = group_notes(metadata["group"])
     labels = torch.tensor([classes.index(file.label) for file in files])
-    images = ImageSet(pixels, labels, classes, paths, metadata)
-    rows = {split: [row for row, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
-    if table is not None or not any(rows.values()):
-        rows = {"train": [*range(len(files))]}
-    elif not (rows["train"] and rows["test"]):
-        raise CapsellaError(f"{listing.root}: a folder that is split must have images in train and test")
-    prints = [facts[row].fingerprint for chosen in rows.values() for row in chosen]
+    images = ImageSet(stack(pixels, paths), labels, classes, paths, metadata)
+    parts = {split: [row for row, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
+    if table is not None or not any(parts.values()):
+        parts = {"train": [*range(len(files))]}
+    elif not (parts["train"] and parts["test"]):
+        raise CapsellaError(f"{root}: a folder that is split must have images in train and test")
+    order = [row for part in parts.values() for row in part]
     return SourceSplits(
-        listing.root.resolve().name,
-        **{split: images.subset(chosen) for split, chosen in rows.items() if chosen},  # type: ignore[arg-type]
+        root.resolve().name,
+        **{split: images.subset(part) for split, part in parts.items() if part},
         broken=broken,
-        notes=notes,
+        notes=(*listing.notes, *about_groups, *notes, *UnseenCount.of(losses).lines()),
         cell_radius=options.cell_radius,
-        fingerprints=None if options.duplicates == "ignore" else np.array(prints, np.int64).reshape(-1, 5),
+        value_range=options.range,
+        fingerprints=None if options.duplicates == "ignore" else np.array(prints, np.int64)[order],
         listing=listing.paths,
     )
 
 
-def _digest(file: Path) -> int:
-    """Return 63 bits of a digest of a file, which change if another image is saved under its name."""
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).digest()
-    return int.from_bytes(digest) >> 1
+def _read(options: FolderData, path: Path) -> tuple[UInt8[Tensor, "c h w"], tuple[int, Fingerprint | None, UnseenPart]]:
+    """Return the pixels; a digest of the file, which changes if another image is saved under its name; and more."""
+    with readable(path, str(path)):
+        image = open_image(path)
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).digest()
+        pixels, loss = image.decode(options.preprocessing)
+        found = None if options.duplicates == "ignore" else fingerprint(image)
+        return pixels, (int.from_bytes(digest) >> 1, found, loss)
 
 
-def _sample(values: Shaped[np.ndarray, "h w *c"], most: int) -> Shaped[np.ndarray, " k"]:
-    values = values.ravel()
-    return values if len(values) <= most else values[np.random.default_rng(0).integers(0, len(values), most)]
-
-
-def _with_range(
-    options: FolderData, files: Sequence[ClassFile], facts: Sequence[_Facts], training_files: Sequence[str]
-) -> tuple[FolderData, str]:
-    """Return options with the range that the training images state or that of their values, and its origin as text."""
-    deep = {file.path: fact for file, fact in zip(files, facts, strict=True) if fact.depth is not None}
-    chosen, what = [deep[path] for path in training_files if path in deep], "training image"
-    if not chosen:
-        chosen, what = [*deep.values()], "image"
-    values = np.concatenate([fact.sample for fact in chosen])
-    smallest, largest = float(values.min()), float(values.max())
-    stated = [fact.stated for fact in chosen if fact.stated is not None]
-    if len(stated) == len(chosen):
-        low, high = min(low for low, _ in stated), max(high for _, high in stated)
-        if low < high and low <= smallest and largest <= high:
-            return replace(options, range=(low, high)), "as the files state"
-    low, high = (float(value) for value in np.percentile(values, _PERCENTILES, method="nearest"))
-    origin = f"percentiles {_PERCENTILES[0]} and {_PERCENTILES[1]} of {pluralize(len(chosen), what)}"
-    if low == high:  # nearly everything is background
-        low, high, origin = smallest, largest, f"the extremes of {pluralize(len(chosen), what)}"
+def _with_range(options: FolderData, files: Sequence[Path]) -> tuple[FolderData, tuple[str, ...]]:
+    """Return the options with a range of values if there are files of more than 8 bits, and a note on it."""
+    if options.range is not None:
+        return options, ()
+    values = list[Shaped[np.ndarray, " k"]]()
+    for file in (files[row] for row in spread(len(files), MAX_SAMPLES)):
+        with suppress(CapsellaError), readable(file, ""), Image.open(file, formats=FORMATS) as image:
+            if depth_of(image) is not None:  # an error is reported when all images are read
+                each = read_values(file).ravel()
+                values.append(each[np.random.default_rng(0).integers(0, len(each), _SAMPLED)])
+    if not values:
+        return options, ()
+    low, high = (float(value) for value in np.percentile(np.concatenate(values), _PERCENTILES, method="nearest"))
     if low == high:
-        raise CapsellaError(f"all values of the {what}s are {low:g}; set a range, e.g. --range 0 4095")
-    return replace(options, range=(low, high)), f"{origin}; --range sets it"
-
-
-def _notes(options: FolderData, paths: Sequence[str], facts: Sequence[_Facts]) -> list[str]:
-    """Return a line for each kind of change that reading makes to some files, other than their size."""
-    oblong = [path for path, fact in zip(paths, facts, strict=True) if cropped_share(fact.size, (1, 1)) >= LEAST_LOSS]
-    transparent = [path for path, fact in zip(paths, facts, strict=True) if fact.transparent]
-    colour = [path for path, fact in zip(paths, facts, strict=True) if fact.channels == 3]
-    notes = []
-    if oblong and options.size is not None and options.cut is None and options.fit != "crop":
-        done = "padded with the colour of the border" if options.fit == "pad" else "squashed"
-        notes.append(f"{_named(oblong)} not square: {done}")
-    if transparent:
-        notes.append(f"{_named(transparent)} with transparency: transparent pixels become black")
-    if options.channels == 1 and 0 < len(colour) < len(paths):
-        notes.append(f"{_named(colour)} in colour, among grey ones: all become grey")
-    return notes
-
-
-def _named(paths: Sequence[str]) -> str:
-    return f"{pluralize(len(paths), 'file')} ({Path(min(paths)).name}{', …' if len(paths) > 1 else ''})"
-
-
-def _range_notes(value_range: ValueRange | None, origin: str, facts: Sequence[_Facts]) -> list[str]:
-    """Return a line on the range and the files it applies to; none without such files."""
-    depths = Counter(fact.depth for fact in facts if fact.depth is not None)
-    if value_range is None or not depths:
-        return []
-    each = ", ".join(f"{pluralize(number, 'file')} of {depth}" for depth, number in depths.items())
-    low, high = (f"{value:,.6g}" for value in value_range)
-    rest = len(facts) - depths.total()
-    of_8_bits = f"; unchanged: {pluralize(rest, 'file')} of 8 bits" if rest else ""
-    return [f"{each} per channel: values {low} to {high} become 0 to 255, {origin}{of_8_bits}"]
+        raise CapsellaError(f"nearly all values are {low:g}; set a range, e.g. --range 0 4095")
+    text = f"values {low:,.6g} to {high:,.6g} of files of more than 8 bits become 0 to 255; --range sets it"
+    return replace(options, range=(low, high)), (text,)

@@ -35,15 +35,10 @@ class Items(NamedTuple):
         groups = images.metadata.get("copies", images.metadata.get("group"))
         return cls(images.labels, images.classes, groups, "copies" in images.metadata)
 
-    @property
-    def every(self) -> Int64[Tensor, " n"]:
-        """All indices."""
-        return torch.arange(len(self.labels))
-
-    @property
-    def unit(self) -> str:
-        """The unit that is divided: an image or a group."""
-        return "image" if self.groups is None else "group"
+    def count_of(self, number: int) -> str:
+        """Return a number of units, images or groups, as text for errors."""
+        copies = " (copies of an image are in one)" if self.has_copies else ""
+        return f"{pluralize(number, 'image' if self.groups is None else 'group')}{copies}"
 
 
 Divided = tuple[Int64[Tensor, " k"], Int64[Tensor, " m"]]  # indices kept, indices held out
@@ -67,7 +62,7 @@ def hold_out(
     Raises:
         CapsellaError: a class has only `keep` images, or its groups cannot be divided.
     """
-    among = items.every if among is None else among
+    among = torch.arange(len(items.labels)) if among is None else among
     held = _held(items, among, fraction, seed, keep)
     return among[~held], among[held]
 
@@ -90,16 +85,13 @@ def hold_out_fold(items: Items, folds: int, fold: int, seed: int, among: Int64[T
     Raises:
         CapsellaError: a class has fewer images, or groups, than folds, or its groups cannot be divided.
     """
-    among = items.every if among is None else among
+    among = torch.arange(len(items.labels)) if among is None else among
     units = among if items.groups is None else items.groups[among]
     for label, name in enumerate(items.classes):
         count = len(units[items.labels[among] == label].unique())
         if 0 < count < folds:
-            raise CapsellaError(
-                f"folds: must be at most the number of {items.unit}s of every class, but the class {name!r} has "
-                f"{pluralize(count, items.unit)}{_about_copies(items)} for {folds} folds; "
-                "use fewer folds, add images, or leave the class out"
-            )
+            text = f"{items.count_of(count)} for {folds} folds; use fewer folds, add images, or leave the class out"
+            raise CapsellaError(f"folds: the class {name!r} has {text}")
     parts, rest = [], among
     for remaining in range(folds - 1, 0, -1):  # all folds, so that an error shows before any is trained on
         chosen = _held(items, rest, 1 / (remaining + 1), seed, keep=remaining)
@@ -121,16 +113,8 @@ def first_per_class(images: ImageSet, number: int, seed: int) -> ImageSet:
     return images.subset(limit_per_class(images.labels, number, seed))
 
 
-def _about_copies(items: Items) -> str:
-    return " (copies of an image are in one)" if items.has_copies else ""
-
-
 def _held(items: Items, among: Int64[Tensor, " n"], fraction: float, seed: int, keep: int) -> Bool[Tensor, " n"]:
-    """Return a mask of the indices to hold out, of which each class keeps at least `keep` groups.
-
-    Raises:
-        CapsellaError: a class would be on one side only.
-    """
+    """Return a mask of the indices to hold out, of which each class keeps at least `keep` groups."""
     labels = items.labels[among].numpy()
     # Without groups, each image is a group of its own.
     groups = np.arange(len(labels)) if items.groups is None else items.groups[among].numpy()
@@ -141,11 +125,10 @@ def _held(items: Items, among: Int64[Tensor, " n"], fraction: float, seed: int, 
     for label in np.flatnonzero(counts.sum(axis=0)):
         here = counts[:, label] > 0
         if held[here].all() or not held[here].any():
-            count = pluralize(int(here.sum()), items.unit)
             raise CapsellaError(
-                f"the class {items.classes[label]!r} has {count} to divide{_about_copies(items)}; holding "
-                f"some out for validation or test needs at least {keep + 1} {items.unit}s of each class that no other "
-                "class depends on: add images, leave the class out, or use a split file"
+                f"the class {items.classes[label]!r} has {items.count_of(int(here.sum()))} to divide; holding some out "
+                f"for validation or test needs at least {keep + 1} that no other class depends on: add images, leave "
+                "the class out, or use a split file"
             )
     return torch.from_numpy(held[units])
 
@@ -155,8 +138,7 @@ def _choose_units(
 ) -> Bool[np.ndarray, " units"]:
     """Choose the groups to hold out, in random order, from the classes of fewest groups first.
 
-    A group is held out if that brings the fractions nearer to `fraction`. A class without such a group gives its
-    smallest one. Every class keeps at least `keep` groups.
+    A group is held out if that brings the fractions nearer to `fraction`; a class without one gives its smallest.
     """
     total = counts.sum(axis=0)
     present = total > 0

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int64, Integer, Shaped, UInt8
 from torch import Tensor
 
-from capsella.errors import ArgumentError, unknown_name
+from capsella.errors import check_argument, unknown_name
 
 
 class Batch(NamedTuple):
@@ -45,16 +45,24 @@ class ImageSet:
     `domain`: where an image comes from. `content`: changes if the file is replaced."""
 
     def __post_init__(self) -> None:
-        _check_images(self.images)
-        _check_labels(self.labels, self.classes, len(self.images))
-        if self.files is not None and len(self.files) != len(self.images):
-            raise ValueError(f"files: must name every image, got {len(self.files)} for {len(self.images)} images")
+        images, labels = self.images, self.labels
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 2, 3):
+            got = f"{images.dtype} of shape {tuple(images.shape)}"
+            raise ValueError(f"images: must be uint8 of shape [n c h w] with 1, 2 or 3 channels, got {got}")
+        if labels.dtype != torch.int64 or labels.shape != (len(images),):
+            got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise ValueError(f"labels: must be int64, one for each of the {len(images)} images, got {got}")
+        check_argument(len(set(self.classes)) == len(self.classes), "be different names", classes=self.classes)
+        outside = (labels < 0) | (labels >= len(self.classes))
+        if outside.any():
+            first, most = int(outside.nonzero()[0]), len(self.classes) - 1
+            raise ValueError(f"labels: must be from 0 to {most}, got {int(labels[first])} for image {first}")
+        if self.files is not None and len(self.files) != len(images):
+            raise ValueError(f"files: must name every image, got {len(self.files)} for {len(images)} images")
         for name, values in self.metadata.items():
-            if values.shape != (len(self.images),):
-                raise ValueError(
-                    f"metadata {name!r}: must be one number for each image, "
-                    f"got shape {tuple(values.shape)} for {len(self.images)} images"
-                )
+            if values.shape != (len(images),):
+                got = f"shape {tuple(values.shape)} for {len(images)} images"
+                raise ValueError(f"metadata {name!r}: must be one number for each image, got {got}")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -110,9 +118,8 @@ class ImageSet:
         Raises:
             ValueError: a name is none of the classes.
         """
-        for name in names:
-            if name not in self.classes:
-                raise unknown_name("names", name, self.classes)
+        for name in set(names) - set(self.classes):
+            raise unknown_name("names", name, self.classes)
         number = torch.full((len(self.classes),), -1)
         number[[self.classes.index(name) for name in names]] = torch.arange(len(names))
         kept = self.subset((number[self.labels] >= 0).nonzero().flatten())
@@ -127,14 +134,12 @@ def join(sets: Sequence[ImageSet]) -> ImageSet:
     Raises:
         ValueError: no sets, or sets of other classes, channels or size.
     """
-    if not sets:
-        raise ArgumentError("sets", "hold at least one set", None)
-    if len(sets) == 1:
-        return sets[0]
+    check_argument(len(sets) > 0, "hold at least one set", sets=sets)
     for what in ("classes", "channels", "image_size"):
         different = {getattr(images, what) for images in sets}
-        if len(different) > 1:
-            raise ArgumentError("sets", f"have the same {what}", sorted(different))
+        check_argument(len(different) == 1, f"have the same {what}", sets=sorted(different))
+    if len(sets) == 1:
+        return sets[0]
     common = [name for name in sets[0].metadata if all(name in images.metadata for images in sets)]
     return ImageSet(
         images=torch.cat([images.images for images in sets]),
@@ -145,29 +150,3 @@ def join(sets: Sequence[ImageSet]) -> ImageSet:
         else tuple(f for images in sets for f in images.files or ()),
         metadata={name: torch.cat([images.metadata[name] for images in sets]) for name in common},
     )
-
-
-def _check_images(images: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.ndim != 4:
-        raise ValueError(f"images: must be uint8 of shape [n c h w], got {images.dtype} of shape {tuple(images.shape)}")
-    if images.shape[1] not in (1, 2, 3):
-        raise ValueError(
-            f"images: must have 1 channel (grey), 2 (a grey stereo pair) or 3 (colour), got {images.shape[1]}"
-        )
-
-
-def _check_labels(labels: Tensor, classes: tuple[str, ...], images: int) -> None:
-    if labels.dtype != torch.int64 or labels.shape != (images,):
-        raise ValueError(
-            f"labels: must be int64, one for each of the {images} images, "
-            f"got {labels.dtype} of shape {tuple(labels.shape)}"
-        )
-    if len(set(classes)) != len(classes):
-        raise ArgumentError("classes", "be different names", classes)
-    outside = (labels < 0) | (labels >= len(classes))
-    if outside.any():
-        first = int(outside.nonzero()[0])
-        raise ValueError(
-            f"labels: must be from 0 to {len(classes) - 1} for {len(classes)} classes, "
-            f"got {int(labels[first])} for image {first} ({int(outside.sum())} labels are outside)"
-        )

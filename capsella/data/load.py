@@ -1,24 +1,62 @@
-"""`load_data`: from options of any kind to train, validation and test images."""
+"""Load images: from options of any kind to train, validation and test images, or to split files that reproduce them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count, islice
 from pathlib import Path
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
-from capsella.data.domains import common_classes, copies_among, match_classes, options_of_domain
+from capsella.data.catalogue import read_named
+from capsella.data.domains import Domain, common_classes, copies_among, match_classes, options_of_domain
 from capsella.data.download import data_root
+from capsella.data.duplicates import Copies, find_copies
+from capsella.data.folder import FolderListing, list_folder, read_folder
+from capsella.data.holdout import Items, hold_out, hold_out_fold, limit_per_class
 from capsella.data.images import ImageSet, join
-from capsella.data.listing import FolderListing
-from capsella.data.loaded_source import LoadedSource, load_source
-from capsella.data.options import DataOptions, DomainData, PairData
+from capsella.data.npz import read_npz
+from capsella.data.options import (
+    DataOptions,
+    DomainData,
+    Duplicates,
+    FileData,
+    FolderData,
+    NamedData,
+    NpzData,
+    PairData,
+)
 from capsella.data.pairs import PairSet
-from capsella.data.splits import SPLIT_NAMES, LabelledImages, Splits, single_images
-from capsella.errors import CapsellaError
+from capsella.data.splits import (
+    SPLIT_NAMES,
+    UNUSED,
+    SourceSplits,
+    Splits,
+    SplitTable,
+    TableRow,
+    read_split_file,
+    single_images,
+)
+from capsella.data.summary import ClassCounts, describe
+from capsella.errors import ArgumentError, CapsellaError, errors_of, unknown_name
+from capsella.image_options import ValueRange
+
+Rows = Int64[Tensor, " k"]  # indices of a source's images: its training images first, then validation and test images
 
 PAIRS_PER_IMAGE = 1000  # Sabour et al. 2017, §6: 1,000 pairs per digit, of 60,000 to train and 10,000 to test
+_MISSING = -1  # value of metadata that only other splits of the source have
+
+# The training sets of Forslöv's thesis (2018, §8.1, Table 1), as fields of `DataOptions`.
+THESIS_SETS: dict[str, dict[str, int]] = {
+    "mini": {"per_class": 100},
+    "small": {"per_class": 300},
+    "medium-size": {"per_class": 900},
+    "basic": {"first_classes": 5},
+    "medium": {"first_classes": 10},
+    "hard": {},
+}
 
 
 def load_data(options: DataOptions, listing: FolderListing | None = None) -> Splits:
@@ -41,7 +79,7 @@ def load_data(options: DataOptions, listing: FolderListing | None = None) -> Spl
         return _pairs(load_data(options.single()), options)
     if isinstance(options, DomainData):
         return _domains(options)
-    return load_source(options, listing=listing).split(options)
+    return load_source(options, listing).split(options)
 
 
 def load_once(options: DataOptions) -> Splits:
@@ -55,6 +93,255 @@ def _loaded(options: DataOptions, root: Path) -> Splits:
     return load_data(options)
 
 
+def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = lambda note: None) -> list[ClassCounts]:
+    """Write the split file of `load_data(options)`.
+
+    With `split_file` in place of `per_class`, `first_classes` and the like, the file gives the same splits, whatever
+    the seed.
+
+    Args:
+        options: the images. path: the file. say: called with each note, e.g. on skipped files.
+
+    Returns:
+        Number of images per class and split.
+
+    Raises:
+        ValueError, CapsellaError: as `load_data`.
+    """
+    channels = None if isinstance(options, NamedData) and options.camera == "both" else 1
+    small = options.replace(size=options.size or 1, channels=channels)  # pixels do not matter, nor does their range
+    source = load_source(small.with_measured((0.0, 1.0), 1.0))
+    for note in (*source.notes, *(f"left out {reason}" for reason in source.broken)):
+        say(note)
+    source.table(options).write(path)
+    return describe(source.split(options))
+
+
+def thesis_set(name: str, options: DataOptions) -> DataOptions:
+    """Return `options` limited to a training set of the thesis (2018, §8.1, Table 1).
+
+    The sets share validation and test images (of their classes). Mini is part of small, and small of medium-size. A
+    class with fewer images than the set asks for contributes all. The thesis had 15 classes of one laboratory; here the
+    classes are those of the source, in its order.
+
+    Raises:
+        ArgumentError: no set has that name.
+
+    >>> thesis_set("mini", NamedData()).per_class
+    100
+    """
+    if name not in THESIS_SETS:
+        raise unknown_name("set", name, THESIS_SETS)
+    return options.replace(**{"per_class": None, "first_classes": None, **THESIS_SETS[name]})
+
+
+def load_source(options: DataOptions, listing: FolderListing | None = None) -> "LoadedSource":
+    """Read a source of single images; `listing` has the files of a folder, if it was listed already."""
+    table = None if options.split_file is None else read_split_file(options.split_file)
+    if isinstance(options, FolderData):
+        source = read_folder(options, listing or list_folder(options.path), table)
+    elif isinstance(options, NpzData):
+        source = replace(read_npz(options.path, options), value_range=options.range)
+    elif isinstance(options, NamedData):
+        source = read_named(options)
+    else:
+        raise ArgumentError("data", "be a single source of images", options.kind)
+    return LoadedSource(source, table)
+
+
+class LoadedSource:
+    """The images of a source, to be split.
+
+    Attributes:
+        source: the images in the splits that the source has.
+        images: all of them.
+        classes: names of the classes; those that the split file leaves wholly unused do not count.
+        rows: the images of each split by the split file or the source; splits that are held out later are missing.
+
+    Raises:
+        CapsellaError: the split file does not fit the source, or has no training or test images.
+    """
+
+    def __init__(self, source: SourceSplits, split_table: SplitTable | None = None) -> None:
+        """`split_table` holds the split file that divides the images, if any."""
+        self.source, self.split_table = source, split_table
+        self.notes, self.broken = source.notes, source.broken
+        sets = source.named()
+        names = dict.fromkeys(name for images in sets.values() for name in images.metadata)
+        with errors_of(f"{source.name}: images of all splits must be alike, set --size and --channels"):
+            self.images = join([_with_metadata(images, names) for images in sets.values()])
+        every = torch.arange(len(self.images)).split([len(images) for images in sets.values()])
+        self.rows = dict(zip(sets, every, strict=True))
+        self.classes = self.images.classes
+        self._class_names = [self.classes[label] for label in self.images.labels.tolist()]
+        files = self.images.files or ()
+        self._by_file = 0 < len(set(files)) == len(files)  # every image has its own file name
+        self._copies: dict[Duplicates, Copies | None] = {}
+        if split_table is not None:
+            self._apply(split_table)
+
+    def split(self, options: DataOptions) -> Splits:
+        """Split the images by `options`."""
+        (divided, notes), source = self._held_out(options), self.source
+        rows, classes = self._limited(divided, options)
+        train, validation, test = (self._take(rows[name], classes) for name in SPLIT_NAMES)
+        return Splits(
+            source.name,
+            train,
+            validation,
+            test,
+            None if source.listing is None else self._table(divided, source.listing),
+            broken=source.broken,
+            notes=(*source.notes, *notes),
+            value_range=source.value_range,
+            cell_radius=source.cell_radius,
+        )
+
+    def table(self, options: DataOptions) -> SplitTable:
+        """Return the table for the split file of `split(options)`."""
+        unused = self.split_table.unused if self._by_file and self.split_table is not None else ()
+        return self._table(self._limited(self._held_out(options)[0], options)[0], unused)
+
+    def _table(self, rows: dict[str, Rows], others: Iterable[str]) -> SplitTable:
+        """Return a table of the split of each image. `others` are listed as unused if they were not read."""
+        split_of = {row: name for name, part in rows.items() for row in part.tolist()}
+        keys, names, by_file = self._keys(self._by_file), self._class_names, self._by_file
+        table = {
+            key: TableRow(split_of.get(row, UNUSED), None if by_file else names[row]) for row, key in enumerate(keys)
+        }
+        return SplitTable(by_file, table | {file: TableRow(UNUSED) for file in sorted({*others} - {*keys})})
+
+    def _keys(self, by_file: bool) -> list[str]:
+        """Return each image's key in a split file: its file name or position."""
+        return [*(self.images.files or ())] if by_file else [str(number) for number in range(len(self.images))]
+
+    def _apply(self, table: SplitTable) -> None:
+        """Set `classes` and `rows` by a split file."""
+        name, names = self.source.name, self._class_names
+        if table.by_file and not self._by_file:
+            raise CapsellaError(
+                f"{table.path}: {name} has no file name of its own for each image; its split file must have the "
+                "columns index, class and split"
+            )
+        keys = self._keys(table.by_file)
+        _check_rows(self.source, dict(zip(keys, names, strict=True)), table)
+        rows = {
+            split: torch.tensor([row for row, key in enumerate(keys) if table.rows[key].split == split]).long()
+            for split in SPLIT_NAMES
+        }
+        for split in ("train", "test"):
+            if not len(rows[split]):
+                raise CapsellaError(f"{name}: the {split} split is empty; a split file needs train and test")
+        used = {names[row] for part in rows.values() for row in part.tolist()}
+        self.classes = tuple(label for label in self.images.classes if label in used or label not in names)
+        self.rows = {split: part for split, part in rows.items() if len(part)}
+
+    def _limited(self, divided: dict[str, Rows], options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
+        """Apply the limits per class and of the number of classes; return the rows and classes that are left."""
+        first = options.first_classes
+        if first is not None and first > len(self.classes):
+            rule = f"be at most {len(self.classes)}, the classes of {self.source.name}"
+            raise ArgumentError("first_classes", rule, first)
+        classes, labels = self.classes[:first], self.images.labels
+        kept = torch.tensor([self.images.classes.index(name) for name in classes])
+        limits = (options.per_class, options.validation_per_class, options.test_per_class)
+        rows = {}
+        for (split, part), limit in zip(divided.items(), limits, strict=True):
+            if limit is not None:
+                part = part[limit_per_class(labels[part], limit, options.split_seed)]
+            rows[split] = part[torch.isin(labels[part], kept)]
+        return rows, classes
+
+    def _held_out(self, options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
+        """Hold out the missing splits; return all splits, and notes on copies."""
+        copies = self._find_copies(options.duplicates if isinstance(options, FileData) else "ignore")
+        groups = self.images.metadata.get("group") if copies is None else torch.from_numpy(copies.groups)
+        items = Items(self.images.labels, self.images.classes, groups, copies is not None)
+        train, validation, test = (self.rows.get(split) for split in SPLIT_NAMES)
+        with errors_of(self.source.name):
+            if options.folds is not None:
+                if options.fold is None:
+                    raise ArgumentError("fold", f"be one of the {options.folds} folds", None, "e.g. --fold 0")
+                train, test = hold_out_fold(items, options.folds, options.fold, options.split_seed, train)
+            elif test is None:
+                keep = 2 if validation is None else 1  # of each class, so that validation can have one
+                train, test = hold_out(items, options.test, options.split_seed, keep, train)
+            if validation is None:
+                train, validation = hold_out(items, options.validation, options.split_seed, among=train)
+        assert train is not None
+        assert test is not None
+        return {"train": train, "validation": validation, "test": test}, copies.notes if copies else ()
+
+    def _find_copies(self, duplicates: Duplicates) -> Copies | None:
+        prints = self.source.fingerprints
+        if duplicates == "ignore" or prints is None:
+            return None
+        if duplicates not in self._copies:
+            self._copies[duplicates] = find_copies(self.source.name, self.images, prints, self.rows, duplicates)
+        return self._copies[duplicates]
+
+    def _take(self, rows: Rows, classes: tuple[str, ...]) -> ImageSet:
+        taken = self.images.subset(rows)
+        taken = replace(taken, metadata={name: of for name, of in taken.metadata.items() if (of != _MISSING).any()})
+        return taken if taken.classes == classes else taken.of_classes(classes)
+
+
+def _with_metadata(images: ImageSet, names: Iterable[str]) -> ImageSet:
+    """Add the metadata that only other sets have, with the value `_MISSING`."""
+    missing = {name: torch.full((len(images),), _MISSING) for name in names}
+    return replace(images, metadata={**missing, **images.metadata})
+
+
+def _check_rows(source: SourceSplits, known: dict[str, str], table: SplitTable) -> None:
+    gone = [key for key, row in table.rows.items() if key not in known and not (table.by_file and row.split == UNUSED)]
+    if table.by_file:  # broken files were left out of the source; positions do not count them
+        gone = [key for key in gone if not any(f"/{key}: " in f"/{reason}" for reason in source.broken)]
+    if gone:
+        raise CapsellaError(f"{table.path}: {gone[0]} is not in {source.name}")
+    if unlisted := [key for key in known if key not in table.rows]:
+        raise CapsellaError(
+            f"{source.name}: split_file must list every image; it lacks {len(unlisted)}, e.g. {unlisted[0]}"
+        )
+    for key, name in known.items():
+        listed = table.rows[key].class_name
+        if listed not in (None, name):
+            raise CapsellaError(
+                f"{table.path}: image {key} of {source.name} must be of the class {name!r}, got {listed!r}; was the "
+                "file written with other options?"
+            )
+
+
+def read_domain(
+    domain: str,
+    data: DataOptions,
+    value_range: ValueRange | None = None,
+    cell_radius: float | None = None,
+    group: str | None = None,
+) -> Domain:
+    """Read all images of a domain.
+
+    Args:
+        domain: a folder with one subfolder per class, an .npz file, or a public data set.
+        data: how images are read.
+        value_range, cell_radius: values measured before; None measures them now.
+        group: as in `DataOptions`.
+
+    Raises:
+        ValueError: a group for a data set without groups. CapsellaError: the images are missing or cannot be read.
+    """
+    options = options_of_domain(data, domain)
+    options = replace(options, cell_radius=cell_radius, group=group or options.group)
+    if isinstance(options, FileData):
+        options = replace(options, range=value_range)
+    loaded = load_source(options)
+    source, images = loaded.source, loaded.images
+    if source.fingerprints is not None:
+        every = {"train": torch.arange(len(images))}
+        if copies := find_copies(source.name, images, source.fingerprints, every, "keep"):
+            images = replace(images, metadata={**images.metadata, "copies": torch.from_numpy(copies.groups)})
+    return Domain(source.name, images, {}, source.notes, source.broken, source.value_range, source.cell_radius)
+
+
 def _domains(options: DomainData) -> Splits:
     """Split each domain separately and join the splits; the metadata `domain` is the index of an image's domain.
 
@@ -65,11 +352,19 @@ def _domains(options: DomainData) -> Splits:
     sources = [load_source(domain) for domain in domains]
     whole = [loaded.images for loaded in sources]
     classes = options.classes or common_classes(whole, options.domains)
-    alone = count(-1, -1) if any("group" in images.metadata for images in whole) else None
+    has_groups, alone = any("group" in images.metadata for images in whole), count(-1, -1)
     splits = []
     for number, (loaded, domain) in enumerate(zip(sources, domains, strict=True)):
-        split = _of_classes(loaded, classes).split(domain)
-        splits.append({name: _numbered(part, number, len(domains), alone) for name, part in split.named().items()})
+        parts = {}
+        for name, part in _of_classes(loaded, classes).split(domain).named().items():
+            single = single_images(part, "several domains")
+            metadata = {"domain": torch.full((len(single),), number)}
+            if (group := single.metadata.get("group")) is not None:
+                metadata["group"] = group.long() * len(domains) + number
+            elif has_groups:
+                metadata["group"] = torch.tensor([*islice(alone, len(single))])
+            parts[name] = replace(single, metadata=metadata)
+        splits.append(parts)
     train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
     notes = [note for loaded in sources for note in loaded.notes]
     if copies := len(copies_among(test, join([train, validation]))):
@@ -91,22 +386,7 @@ def _of_classes(loaded: LoadedSource, classes: tuple[str, ...]) -> LoadedSource:
     if fingerprints is not None:
         fingerprints = fingerprints[torch.cat([matched.kept for matched in sets.values()]).numpy()]
     images = {split: matched.images for split, matched in sets.items()}
-    source = replace(loaded.source, fingerprints=fingerprints, **images)  # type: ignore[arg-type]
-    return LoadedSource(source, value_range=loaded.value_range)
-
-
-def _numbered(images: LabelledImages, number: int, domains: int, alone: Iterator[int] | None) -> ImageSet:
-    """Add the index of the domain, and make groups distinct from those of other domains.
-
-    alone: group numbers for images of a domain without groups; None if no domain has groups.
-    """
-    single = single_images(images, "several domains")
-    metadata = {"domain": torch.full((len(single),), number)}
-    if (group := single.metadata.get("group")) is not None:
-        metadata["group"] = group.long() * domains + number
-    elif alone is not None:
-        metadata["group"] = torch.tensor([*islice(alone, len(single))])
-    return replace(single, metadata=metadata)
+    return LoadedSource(replace(loaded.source, fingerprints=fingerprints, **images))  # type: ignore[arg-type]
 
 
 def _pairs(splits: Splits, options: PairData) -> Splits:
@@ -115,14 +395,12 @@ def _pairs(splits: Splits, options: PairData) -> Splits:
     Raises:
         CapsellaError: images with a bright border, whose sums would be white.
     """
-    sources = [images for images in splits.named().values() if isinstance(images, ImageSet)]  # all are single
-    if options.pair_invert:
-        sources = [replace(images, images=255 - images.images) for images in sources]
-    if (border := _border(sources[0])) > 127:
-        raise CapsellaError(
-            f"{splits.name}: images must be light on black for pairs, got borders with a mean of {border:.0f} of 255; "
-            + ("leave out --pair-invert" if options.pair_invert else "set --pair-invert for dark on bright images")
-        )
+    sources = [single_images(images, "pairs") for images in splits.named().values()]
+    few = sources[0].images[:1000].float()
+    border = float(torch.cat([few[..., [0, -1], :].flatten(), few[..., [0, -1]].flatten()]).mean())
+    if border > 127:
+        text = f"images must be light on black for pairs, got borders with a mean of {border:.0f} of 255; invert them"
+        raise CapsellaError(f"{splits.name}: {text}")
     numbers = (options.train_pairs, options.validation_pairs, options.test_pairs)
     train, validation, test = (
         PairSet(images, number or PAIRS_PER_IMAGE * len(images), 3 * options.split_seed + stream, options.pair_shift)
@@ -130,9 +408,3 @@ def _pairs(splits: Splits, options: PairData) -> Splits:
     )
     name = f"pairs of {splits.name}"
     return replace(splits, name=name, train=train, validation=validation, test=test, table=None)
-
-
-def _border(images: ImageSet) -> float:
-    """Return the mean of the outermost rows and columns of the first thousand images."""
-    few = images.images[:1000].float()
-    return float(torch.cat([few[..., [0, -1], :].flatten(), few[..., [0, -1]].flatten()]).mean())

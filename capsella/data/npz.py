@@ -14,7 +14,6 @@
 
 import zipfile
 import zlib
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -28,46 +27,36 @@ from PIL import Image
 from torch import Tensor
 
 from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
+from capsella.data.decoding import picture_of, read_all, resize_array, rgb_images, stack
 from capsella.data.download import check_archive
 from capsella.data.duplicates import Fingerprint, fingerprint
-from capsella.data.groups import group_numbers
+from capsella.data.folder import spread
 from capsella.data.images import ImageSet
-from capsella.data.listing import spread
 from capsella.data.options import DataOptions, NpzData, is_table
-from capsella.data.reading import (
-    ImageData,
-    UnseenCount,
-    UnseenPart,
-    cropped_by,
-    open_image,
-    picture_of,
-    read_all,
-    readable,
-    resize_array,
-    rgb_images,
-    stack,
-)
-from capsella.data.splits import SPLIT_NAMES, SourceSplits
+from capsella.data.reading import ImageData, UnseenCount, UnseenPart, cropped_by, open_image, readable
+from capsella.data.splits import SPLIT_NAMES, SourceSplits, group_numbers
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
-
-
-class NpzImages(NamedTuple):
-    """The images of a file, the errors of those left out, fingerprints if copies are looked for, and unseen parts."""
-
-    images: ImageSet
-    broken: tuple[str, ...]
-    fingerprints: Int64[np.ndarray, "n 5"] | None
-    losses: list[UnseenPart]
-
-
 MAX_CLASSES = 100_000  # labels from here on cannot be indices of classes
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
 # Metadata with a meaning here; a user's array of the same name means something else.
 _RESERVED = {"group", "toy", "domain", "copies", "content"}
 _NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
+
+
+class NpzImages(NamedTuple):
+    """The images of a file, the errors of those left out, fingerprints if copies are looked for, and unseen parts.
+
+    rows: the position of each image in the file.
+    """
+
+    images: ImageSet
+    rows: Int[np.ndarray, " n"]
+    broken: tuple[str, ...]
+    fingerprints: Int64[np.ndarray, "n 5"] | None
+    losses: list[UnseenPart]
 
 
 def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None = None) -> SourceSplits:
@@ -82,7 +71,6 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
         CapsellaError: no .npz file, arrays missing, pickled, or of a wrong shape or type, an image that is broken.
         ValueError: `options.group` names no array.
     """
-    path = Path(path)
     arrays = load_arrays(path)
     if isinstance(options, NpzData) and options.label is not None:
         arrays = with_label(path, arrays, options.label)
@@ -93,19 +81,42 @@ def read_arrays(
     path: Path, arrays: Arrays, options: DataOptions, classes: tuple[str, ...] | None = None
 ) -> SourceSplits:
     """Read what `load_arrays` returned for `path`, like `read_npz`."""
-    options = with_radius(path, arrays, options)
     if "train_images" in arrays:
-        sets = _read_prefixed(path, arrays, options, classes)
-    elif "split" in arrays:
-        rows = _rows_by_split(path, arrays)
-        sets = {split: image_set(path, arrays, options, classes, rows[split]) for split in rows}
-    else:
-        sets = {"train": image_set(path, arrays, options, classes)}
-        return _joined_splits(path, sets, options)
-    for split in ("train", "test"):
-        if split not in sets:
-            raise CapsellaError(f"{path}: must have train and test images if it is split, but has no {split}")
-    return _joined_splits(path, sets, options)
+        if options.group is not None:
+            raise ArgumentError("group", "be None for a file with train_images, …", options.group)
+        arrays = _joined(path, arrays)
+    options = with_radius(path, arrays, options)
+    parts = {"train": np.arange(len(_labels(path, arrays)))}
+    if "split" in arrays:
+        parts = _rows_by_split(path, arrays)
+        for split in ("train", "test"):
+            if split not in parts:
+                raise CapsellaError(f"{path}: must have train and test images if it is split, but has no {split}")
+    parts = {split: parts[split] for split in SPLIT_NAMES if split in parts}
+    read = image_set(path, arrays, options, classes, np.concatenate([*parts.values()]))
+    chosen = {split: np.flatnonzero(np.isin(read.rows, rows)) for split, rows in parts.items()}
+    return SourceSplits(
+        path.stem,
+        **{split: read.images.subset(positions) for split, positions in chosen.items()},  # type: ignore[arg-type]
+        broken=read.broken,
+        notes=UnseenCount.of(read.losses).lines(),
+        cell_radius=options.cell_radius,
+        fingerprints=read.fingerprints,
+    )
+
+
+def _joined(path: Path, arrays: Arrays) -> Arrays:
+    """Convert MedMNIST's layout, train_images, train_labels and so on, to images, labels and a code for each split."""
+    parts = [part for part in ("train", "val", "test") if f"{part}_images" in arrays]
+    labels = [_labels(path, {"labels": _first(path, arrays, (f"{part}_labels",))}) for part in parts]
+    images = [_channels_last(path, arrays[f"{part}_images"]) for part in parts]
+    for one, other in zip(images, labels, strict=True):
+        _check_number(path, "images", len(one), len(other))
+    with errors_of(f"{path}: images of all splits must be alike"):
+        joined = {"images": np.concatenate(images), "labels": np.concatenate(labels)}
+    split = np.repeat(np.arange(len(parts)), [len(part) for part in labels])
+    names = {name: values for name, values in arrays.items() if name == "classes"}
+    return {**names, **joined, "split": split, "split_names": np.array(parts)}
 
 
 def with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
@@ -118,33 +129,15 @@ def with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
     return {**others, "label": arrays[label], **names}
 
 
-def _joined_splits(path: Path, sets: Mapping[str, "NpzImages"], options: DataOptions) -> SourceSplits:
-    parts = [sets[split] for split in SPLIT_NAMES if split in sets]
-    prints = [part.fingerprints for part in parts if part.fingerprints is not None]
-    unseen = UnseenCount.of(loss for part in parts for loss in part.losses).lines()
-    return SourceSplits(
-        path.stem,
-        **{split: part.images for split, part in sets.items()},  # type: ignore[arg-type]
-        broken=tuple(error for part in parts for error in part.broken),
-        notes=unseen,
-        unseen=unseen,
-        cell_radius=options.cell_radius,
-        fingerprints=np.concatenate(prints) if prints else None,
-    )
-
-
 def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
     """Return options with the radius of a typical nucleus, measured if cells are cropped and it is not set."""
     if options.cells == "whole" or options.cell_radius is not None:
         return options
     if "image_offset" in arrays:
-        joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
-        rows = spread(len(offsets) - 1, MAX_SAMPLES)
-        files = (BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes()) for row in rows)
-        radius = typical_radius(rgb_images(files))
+        files = spread(len(arrays["image_offset"]) - 1, MAX_SAMPLES)
+        radius = typical_radius(rgb_images(_file(path, arrays, row) for row in files))
     else:
-        name = next((name for name in arrays if name.endswith(("images", "image"))), "images")
-        pixels = _channels_last(path, _first(path, arrays, (name,)))
+        pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         rows = spread(len(pixels), MAX_SAMPLES) if pixels.shape[3] == 3 else []
         radius = typical_radius(Image.fromarray(pixels[row]) for row in rows)
     return replace(options, cell_radius=radius)
@@ -163,16 +156,13 @@ def load_arrays(path: Path) -> Arrays:
             raise ValueError("it is a single array; a .npz file has several, each with a name")
         with file:
             check_archive(path)
-            return {name: _as_text(file[name]) for name in file.files}
+            arrays = {name: file[name] for name in file.files}
+        text = {name: np.char.decode(values, "utf-8") for name, values in arrays.items() if values.dtype.kind == "S"}
+        return arrays | text
     except FileNotFoundError:
         raise CapsellaError(f"{path}: no such file") from None
     except (OSError, EOFError, ValueError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise CapsellaError(f"{path}: must be a .npz file without pickled objects ({error})") from error
-
-
-def _as_text(values: np.ndarray) -> np.ndarray:
-    # Names may be written as bytes.
-    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
 
 def image_set(
@@ -181,13 +171,8 @@ def image_set(
     options: DataOptions,
     classes: tuple[str, ...] | None = None,
     rows: Int[np.ndarray, " k"] | None = None,
-) -> "NpzImages":
-    """Read the images of plain or joined arrays, all or those of `rows`.
-
-    Raises:
-        CapsellaError: as `read_npz` does.
-        ValueError: `options.group` names no array.
-    """
+) -> NpzImages:
+    """Read the images of plain or joined arrays, all or those of `rows`; raise errors like `read_npz`."""
     labels = _labels(path, arrays)
     names = _class_names(path, arrays, labels) if classes is None else classes
     rows = np.arange(len(labels)) if rows is None else rows
@@ -195,8 +180,12 @@ def image_set(
     prints: list[Fingerprint | None] = []
     is_wanted = isinstance(options, NpzData) and options.duplicates != "ignore"
     if "image_offset" in arrays:
-        images, rows, broken, noted = _decode_joined(path, arrays, options, rows, len(labels))
-        losses, prints = [loss for loss, _ in noted], [found for _, found in noted]
+        _check_offsets(path, arrays, len(labels))
+        readers = [partial(_decode, path, arrays, options, is_wanted, row) for row in rows.tolist()]
+        results, positions, broken = read_all(readers, options.skip_broken)
+        rows = rows[positions]
+        images = stack([image for image, _ in results], [f"{path}, image {row}" for row in rows])
+        losses, prints = [loss for _, (loss, _) in results], [found for _, (_, found) in results]
         content = torch.from_numpy(np.diff(arrays["image_offset"])[rows].astype(np.int64))
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
@@ -205,32 +194,43 @@ def image_set(
         losses = len(rows) * [UnseenPart(cropped_by(options.preprocessing, (pixels.shape[2], pixels.shape[1])))]
         prints = [fingerprint(ImageData(picture_of(pixels[row]))) for row in rows.tolist()] if is_wanted else []
         content = torch.tensor([zlib.crc32(pixels[row].tobytes()) for row in rows.tolist()])
-    if "name" in arrays:
-        _check_number(path, "names", len(arrays["name"]), len(labels))
-    files = tuple(str(name).replace("\\", "/") for name in arrays["name"][rows]) if "name" in arrays else None
-    metadata = _metadata(path, arrays, options, len(labels))
+    files = _file_names(path, arrays, len(labels))
+    metadata = _metadata(path, arrays, options, len(labels), files)
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
-        found = ImageSet(images, torch.from_numpy(labels[rows]), names, files, {"content": content, **chosen})
-    return NpzImages(found, broken, np.array(prints, np.int64).reshape(-1, 5) if is_wanted else None, losses)
+        found = ImageSet(
+            images,
+            torch.from_numpy(labels[rows]),
+            names,
+            None if files is None else tuple(files[row] for row in rows),
+            {"content": content, **chosen},
+        )
+    return NpzImages(found, rows, broken, np.array(prints, np.int64).reshape(-1, 5) if is_wanted else None, losses)
 
 
-def _read_prefixed(
-    path: Path, arrays: Arrays, options: DataOptions, classes: tuple[str, ...] | None
-) -> dict[str, "NpzImages"]:
-    """Read MedMNIST's layout: train_images, train_labels and so on."""
-    if options.group is not None:
-        raise ArgumentError("group", "be None for a file with train_images, …", options.group)
-    by_split: dict[str, Arrays] = {}
-    for key, values in arrays.items():
-        prefix, _, what = key.partition("_")
-        if prefix in _SPLITS and what in ("images", "labels"):
-            by_split.setdefault(_SPLITS[prefix], {})[what] = values
-    if classes is None:
-        every_label = np.concatenate([_labels(path, part) for part in by_split.values()])
-        classes = _class_names(path, arrays, every_label)
-    some = {split: part for split, part in by_split.items() if len(_labels(path, part))}
-    return {split: image_set(path, part, options, classes) for split, part in some.items()}
+def _file(path: Path, arrays: Arrays, row: int) -> BytesIO:
+    """Return one of the image files that are joined in one array."""
+    joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
+    return BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
+
+
+def _decode(
+    path: Path, arrays: Arrays, options: DataOptions, is_wanted: bool, row: int
+) -> tuple[UInt8[Tensor, "c h w"], tuple[UnseenPart, Fingerprint | None]]:
+    content = _file(path, arrays, row)
+    with readable(content, f"{path}, image {row}"):
+        image = open_image(content)
+        pixels, loss = image.decode(options.preprocessing)
+        return pixels, (loss, fingerprint(image) if is_wanted else None)
+
+
+def _check_offsets(path: Path, arrays: Arrays, labels: int) -> None:
+    joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
+        raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")
+    _check_number(path, "images", len(offsets) - 1, labels)
+    if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
+        raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
 
 
 def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, " k"]]:
@@ -265,7 +265,14 @@ def _class_names(path: Path, arrays: Arrays, labels: Int[np.ndarray, " n"]) -> t
     return tuple(str(label) for label in range(largest + 1))
 
 
-def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> Arrays:
+def _file_names(path: Path, arrays: Arrays, images: int) -> list[str] | None:
+    if "name" not in arrays:
+        return None
+    _check_number(path, "names", len(arrays["name"]), images)
+    return [str(name).replace("\\", "/") for name in arrays["name"]]
+
+
+def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int, files: list[str] | None) -> Arrays:
     found = {
         name: values.astype(np.int64)
         for name, values in arrays.items()
@@ -274,11 +281,10 @@ def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> 
     ambiguous = _RESERVED if isinstance(options, NpzData) else set()
     metadata = {name: values for name, values in found.items() if name not in ambiguous}
     group = options.group
-    if group is not None and is_table(group) and "name" in arrays:
-        files = [str(name).replace("\\", "/") for name in arrays["name"]]
-        return metadata | {"group": group_numbers(group, files, files).numpy()}
     if group is None:
         return metadata
+    if is_table(group) and files is not None:
+        return metadata | {"group": group_numbers(group, files, files).numpy()}
     if group not in found:
         known = ", ".join(sorted(found)) or "none"
         raise ArgumentError("group", f"name an array of {images} integers in {path} (it has: {known})", group)
@@ -286,47 +292,17 @@ def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> 
 
 
 def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c"]:
-    if pixels.dtype != np.uint8:
-        raise CapsellaError(f"{path}: images must be uint8, 0 to 255, got {pixels.dtype}")
-    if 0 in pixels.shape[1:]:
-        raise CapsellaError(f"{path}: images must have at least one pixel, got {pixels.shape}")
-    if pixels.ndim == 3:
-        return pixels[..., None]
-    if pixels.ndim == 4 and pixels.shape[3] in (1, 3):
-        return pixels
-    if pixels.ndim == 4 and pixels.shape[1] in (1, 3):
-        return pixels.transpose(0, 2, 3, 1)
+    if pixels.dtype == np.uint8 and 0 not in pixels.shape[1:]:
+        if pixels.ndim == 3:
+            return pixels[..., None]
+        if pixels.ndim == 4 and pixels.shape[3] in (1, 3):
+            return pixels
+        if pixels.ndim == 4 and pixels.shape[1] in (1, 3):
+            return pixels.transpose(0, 2, 3, 1)
     raise CapsellaError(
-        f"{path}: images must be [n h w], [n h w c] or [n c h w] with 1 or 3 channels, got {pixels.shape}"
+        f"{path}: images must be uint8, 0 to 255, of shape [n h w], [n h w c] or [n c h w] with 1 or 3 channels, got "
+        f"{pixels.dtype} of shape {pixels.shape}"
     )
-
-
-def _decode_joined(
-    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int
-) -> tuple[
-    UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...], list[tuple[UnseenPart, Fingerprint | None]]
-]:
-    """Decode files joined end to end; return images, their rows, errors of broken ones, losses and fingerprints."""
-    joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
-    if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
-        raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")
-    _check_number(path, "images", len(offsets) - 1, labels)
-    if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
-        raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
-
-    is_wanted = isinstance(options, NpzData) and options.duplicates != "ignore"
-
-    def read(row: int) -> tuple[Tensor, tuple[UnseenPart, Fingerprint | None]]:
-        content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
-        with readable(content, f"{path}, image {row}"):
-            image = open_image(content)
-            pixels, loss = image.decode(options.preprocessing)
-            return pixels, (loss, fingerprint(image) if is_wanted else None)
-
-    results, positions, broken = read_all({str(row): partial(read, row) for row in rows.tolist()}, options.skip_broken)
-    rows = rows[positions]
-    images = stack([image for image, _ in results], [f"{path}, image {row}" for row in rows])
-    return images, rows, broken, [facts for _, facts in results]
 
 
 def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray:

@@ -6,18 +6,10 @@ All of them are `DataOptions`, which holds what every source has: size, splits, 
 import re
 from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from capsella.errors import (
-    ArgumentError,
-    CapsellaError,
-    check_argument,
-    check_minimum,
-    check_types,
-    near_names,
-    not_negative,
-)
-from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRange, check_cells, check_fit, check_range
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, check_types, near_names
+from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRange, check_fit, check_range
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 WITH_VIEWPOINTS = (*STEREO, "toys", "toys-5", "toys-20")
@@ -110,28 +102,22 @@ class DataOptions:
         size, radius = self.size, self.cell_radius
         check_argument(size is None or 1 <= size <= MAX_SIZE, f"be from 1 to {MAX_SIZE}, e.g. 64", size=size)
         check_argument(self.channels in (1, 3, None), "be 1, 3 or None", channels=self.channels)
-        check_cells(self.cells)
-        check_fit(self.fit)
+        check_argument(self.cells in get_args(Cells), f"be one of {', '.join(get_args(Cells))}", cells=self.cells)
         check_argument(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
-        fits = radius is None or 0 < radius < float("inf")
-        check_argument(fits, "be above 0 and finite, or None", cell_radius=radius)
-        fits = radius is None or self.cells != "whole"
-        check_argument(fits, "be None unless cells are cropped", cell_radius=radius)
-        check_minimum(1, per_class=self.per_class)
-        check_minimum(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
-        check_minimum(2, first_classes=self.first_classes)
-        not_negative(split_seed=self.split_seed)
-        self._check_folds()
-
-    def _check_folds(self) -> None:
-        check_minimum(2, folds=self.folds)
+        fits = radius is None or (self.cells != "whole" and 0 < radius < float("inf"))
+        check_argument(fits, "be above 0 and finite, and None unless cells are cropped", cell_radius=radius)
+        check_fit(self.fit)
+        check_minimum(1, per_class=self.per_class, validation_per_class=self.validation_per_class)
+        check_minimum(1, test_per_class=self.test_per_class)
+        check_minimum(2, first_classes=self.first_classes, folds=self.folds)
+        check_minimum(0, split_seed=self.split_seed)
         if self.folds is None:
             check_argument(self.fold is None, "be None without folds", fold=self.fold)
-            return
-        last = self.folds - 1
-        check_argument(self.fold is None or 0 <= self.fold <= last, f"be from 0 to {last}", fold=self.fold)
-        check_argument(self.test == DataOptions.test, "stay at its default with folds", test=self.test)
-        check_argument(self.split_file is None, "be None with folds", split_file=self.split_file)
+        else:
+            fits = self.fold is None or 0 <= self.fold < self.folds
+            check_argument(fits, f"be from 0 to {self.folds - 1}", fold=self.fold)
+            check_argument(self.test == DataOptions.test, "stay at its default with folds", test=self.test)
+            check_argument(self.split_file is None, "be None with folds", split_file=self.split_file)
 
     @property
     def name(self) -> str:
@@ -156,7 +142,7 @@ class DataOptions:
     @property
     def value_range(self) -> ValueRange | None:
         """The values that become 0 and 255 in files of more than 8 bits per channel, if they are set."""
-        return None
+        return self.range if isinstance(self, FileData) else None
 
     @property
     def cut(self) -> CellCut | None:
@@ -164,14 +150,10 @@ class DataOptions:
         return None if self.cells == "whole" else CellCut(self.cells == "matched", self.cell_radius)
 
     @property
-    def height_width(self) -> tuple[int, int] | None:
-        """(height, width) that images are resized to, or None."""
-        return None if self.size is None else (self.size, self.size)
-
-    @property
     def preprocessing(self) -> Preprocessing:
         """The steps from files to pixels."""
-        return Preprocessing(self.height_width, self.channels, self.value_range, self.cut, self.fit)
+        size = None if self.size is None else (self.size, self.size)
+        return Preprocessing(size, self.channels, self.value_range, self.cut, self.fit)
 
     @property
     def text(self) -> str:
@@ -190,7 +172,12 @@ class DataOptions:
 
     def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> Self:
         """Return options with the measured range and nuclear radius, unless they are set."""
-        return self if self.cells == "whole" else replace(self, cell_radius=self.cell_radius or cell_radius)
+        measured: dict[str, Any] = {}
+        if self.cells != "whole":
+            measured["cell_radius"] = self.cell_radius or cell_radius
+        if isinstance(self, FileData):
+            measured["range"] = self.range or value_range
+        return replace(self, **measured)
 
     def with_paths_from(self, folder: Path) -> Self:
         """Return options whose relative paths are taken from `folder` if they exist there and not here."""
@@ -268,7 +255,7 @@ class FileData(DataOptions):
 
     range: ValueRange | None = None
     """The values that become 0 and 255 in files of more than 8 bits per channel, e.g. `0 4095` for a 12-bit camera.
-    Default: the range that the training images state, or else percentiles 0.1 and 99.9 of their values."""
+    Default: the percentiles 0.1 and 99.9 of the values of up to 100 images, training images if the source is split."""
 
     duplicates: Duplicates = "error"
     """Reaction to the same image in two classes, or in two splits of your own: stop, or warn (`keep`). Copies of
@@ -282,15 +269,6 @@ class FileData(DataOptions):
     def paths(self) -> tuple[Path, ...]:
         """The folder or file."""
         return (self.path,)
-
-    @property
-    def value_range(self) -> ValueRange | None:
-        """The range, if it is set."""
-        return self.range
-
-    def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> Self:
-        """Return options with the measured range and nuclear radius, unless they are set."""
-        return replace(super().with_measured(value_range, cell_radius), range=self.range or value_range)
 
 
 @dataclass(frozen=True)
@@ -306,8 +284,13 @@ class FolderData(FileData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.group is not None and not is_table(self.group):
-            _check_pattern(self.group)
+        if self.group is None or is_table(self.group):
+            return
+        try:
+            groups = re.compile(self.group).groups
+        except re.error as error:
+            raise ArgumentError("group", "be a regular expression", self.group, str(error)) from error
+        check_argument(groups == 1, "have one capture group, e.g. '(patient[0-9]+)'", group=self.group)
 
 
 @dataclass(frozen=True)
@@ -377,10 +360,6 @@ class PairData(DataOptions):
     pair_shift: int = 4
     """Maximum shift of each image in pixels, in each direction. The canvas is larger by twice as much."""
 
-    pair_invert: bool = False
-    """Invert images that are dark on a bright background. A pair is a sum, and bright backgrounds would make it white.
-    """
-
     train_pairs: int | None = None
     """Number of training pairs. Default: 1,000 for each training image."""
 
@@ -391,7 +370,7 @@ class PairData(DataOptions):
     """Number of test pairs: the first of 1,000 for each test image."""
 
     def __post_init__(self) -> None:
-        not_negative(pair_shift=self.pair_shift)
+        check_minimum(0, pair_shift=self.pair_shift)
         check_minimum(1, train_pairs=self.train_pairs, validation_pairs=self.validation_pairs)
         check_minimum(1, test_pairs=self.test_pairs)
         check_argument(self.folds is None, "be None for pairs", folds=self.folds)
@@ -478,11 +457,3 @@ def data_from(source: str) -> DataOptions:
 def is_table(group: str) -> bool:
     """Return True if the field `group` names a table of files and groups."""
     return group.lower().endswith((".csv", ".tsv"))
-
-
-def _check_pattern(pattern: str) -> None:
-    try:
-        groups = re.compile(pattern).groups
-    except re.error as error:
-        raise ArgumentError("group", "be a regular expression", pattern, str(error)) from error
-    check_argument(groups == 1, "have one capture group, e.g. '(patient[0-9]+)'", group=pattern)

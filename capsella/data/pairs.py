@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64, Integer, Shaped, UInt8, UInt64
+from jaxtyping import Int64, Integer, UInt8, UInt64
 from torch import Tensor
 
 from capsella.data.images import Batch, ImageSet
@@ -42,15 +42,12 @@ class PairSet:
     chosen: Int64[Tensor, " k"] | None = None
     """The pairs of a subset; None for all."""
     channels: ClassVar[int] = 1
-    """Grey."""
     files: ClassVar[None] = None
-    """Pairs have no file names."""
     group: ClassVar[None] = None
-    """Pairs have no groups."""
+    metadata: ClassVar[dict[str, Tensor]] = {}
 
     def __post_init__(self) -> None:
-        if self.source.channels != 1:
-            raise ValueError(f"source: must be grey for pairs, got {self.source.channels} channels; set channels to 1")
+        check_argument(self.source.channels == 1, "be 1 for pairs", channels=self.source.channels)
         present = [name for name, count in self.source.counts().items() if count]
         check_argument(len(present) >= 3, "have images of at least 3 classes for pairs", source=present)
         check_minimum(1, number=self.number)
@@ -69,11 +66,6 @@ class PairSet:
         """(height, width) of the canvas."""
         height, width = self.source.image_size
         return height + 2 * self.shift, width + 2 * self.shift
-
-    @property
-    def metadata(self) -> dict[str, Shaped[Tensor, " n"]]:
-        """Pairs have no metadata."""
-        return {}
 
     @property
     def labels(self) -> Int64[Tensor, "n 2"]:
@@ -169,15 +161,3 @@ def _mix(z: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-def overlap(pairs: PairSet, sample: int = 10_000) -> float:
-    """Return the mean fraction of an image's area, margins included, that lies under the other image of its pair.
-
-    Shifts of up to 4 pixels give 80 % of 28×28 images (Sabour et al. 2017, §6): (1 − 80/27/28)² = 0.80.
-    """
-    height, width = pairs.source.image_size
-    corners = pairs.draw(torch.arange(min(sample, len(pairs)))).corners
-    apart = (corners[:, 0] - corners[:, 1]).abs()
-    shared = (height - apart[:, 0]).clamp(min=0) * (width - apart[:, 1]).clamp(min=0)
-    return float((shared / (height * width)).mean())

@@ -1,40 +1,43 @@
-"""Image files to tensors: one way to decode, convert and resize, for training, prediction and .npz files alike."""
+"""One image file to a tensor: decode, convert and resize, for training, prediction and .npz files alike.
+
+A camera of 12 bits writes values up to 4095 into files of 16 bits, a camera of 16 bits up to 65535. No file of 16 bits,
+or of floating-point numbers, tells by itself which value is white, so such files need a range of values.
+"""
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Shaped, UInt8
-from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from capsella.data.cell_crop import cut_cell
-from capsella.data.deep_values import FORMATS, depth_of, raw_mode, read_values, stated_range, to_8_bits
 from capsella.data.framing import cropped_share, fit_image
-from capsella.environment import free_memory
 from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.image_options import CellCut, Fit, Preprocessing, ValueRange
-from capsella.progress import tracked
 
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 MAX_PIXELS = 80_000_000  # a small file can unpack to enough pixels to exhaust the memory
 MAX_BYTES = 400_000_000  # MAX_PIXELS of four bytes are 320,000,000
 MOST_OUTSIDE = 0.5  # proportion of values outside the learned range above which a file is not predicted
 LEAST_LOSS = 0.01  # proportion of an image, or of its values, that is worth a note
-_SHOW_PROGRESS_FROM = 2_000
-_MAX_NAMED = 10  # broken files in an error
-
-Facts = TypeVar("Facts")
-Pixels = TypeVar("Pixels", bound=Tensor | None)
+_BITS_PER_SAMPLE, _COLOURS, _PLANES, _SAMPLE_FORMAT, _SIGNED = 258, 262, 284, 339, 2  # of TIFF files
+_OTHER_ORDER = {
+    "RGB;16B": "RGB;16L",
+    "RGB;16L": "RGB;16B",
+    "RGB;16N": "RGB;16B" if sys.byteorder == "little" else "RGB;16L",  # the machine's order
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,49 +48,25 @@ class ImageData:
         image: pixels of 8 bits per channel, grey ("L") or in sRGB colours ("RGB"), black where they are transparent.
         values: pixels of more than 8 bits per channel, [h w] or [h w 3]; then `image` is None.
         depth: depth of a file of more than 8 bits, e.g. "16 bits".
-        stated: range that a file of more than 8 bits states.
-        transparent: True if the file has transparent pixels.
     """
 
     image: Image.Image | None
     values: Shaped[np.ndarray, "h w *c"] | None = None
     depth: str | None = None
-    stated: ValueRange | None = None
-    transparent: bool = False
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(width, height)."""
-        return self.image.size if self.image is not None else self._values.shape[1::-1]
-
-    @property
-    def channels(self) -> int:
-        """1 for grey, 3 for colour."""
-        return len(self.image.getbands()) if self.image is not None else 1 if self._values.ndim == 2 else 3
-
-    @property
-    def _values(self) -> Shaped[np.ndarray, "h w *c"]:
-        assert self.values is not None
-        return self.values
 
     def decode(self, preprocessing: Preprocessing) -> "Decoded":
-        """Return the image in a network's format, and how much of it the network does not see.
-
-        Raises:
-            CapsellaError: the file has more than 8 bits, and no range is set; or there is no stained cell to crop.
-        """
+        """Return the image in a network's format, and how much of it the network does not see."""
         value_range, outside = preprocessing.value_range, 0.0
-        if self.image is not None:
-            image = self.image
-        elif value_range is None:
-            raise CapsellaError(
-                f"it has {self.depth} per channel, and no range says which values are black and white; set one, "
-                "e.g. --range 0 4095, or save it with 8 bits"
-            )
-        else:
-            outside = float(((self._values < value_range[0]) | (self._values > value_range[1])).mean())
-            image = Image.fromarray(to_8_bits(self._values, value_range))
-        return Decoded(to_tensor(image, preprocessing), UnseenPart(cropped_by(preprocessing, self.size), outside))
+        if (image := self.image) is None:
+            assert self.values is not None
+            if value_range is None:
+                raise CapsellaError(
+                    f"it has {self.depth} per channel, and no range says which values are black and white; set one, "
+                    "e.g. --range 0 4095, or save it with 8 bits"
+                )
+            outside = float(((self.values < value_range[0]) | (self.values > value_range[1])).mean())
+            image = Image.fromarray(_to_8_bits(self.values, value_range))
+        return Decoded(to_tensor(image, preprocessing), UnseenPart(cropped_by(preprocessing, image.size), outside))
 
 
 class UnseenPart(NamedTuple):
@@ -116,11 +95,7 @@ class Decoded(NamedTuple):
 
 @dataclass
 class UnseenCount:
-    """A count of files that the network sees only in part.
-
-    cropped, most_cropped: number of files of which at least 1 % is cropped away, and the largest such fraction.
-    outside, most_outside: number of files with at least 1 % of values outside the range, and the largest fraction.
-    """
+    """The number of files that the network sees only in part, by 1 % or more, and the largest fractions unseen."""
 
     cropped: int = 0
     most_cropped: float = 0.0
@@ -136,7 +111,7 @@ class UnseenCount:
         return count
 
     def add(self, loss: UnseenPart) -> None:
-        """Count a file if at least 1 % of it is not seen, and update the largest fractions."""
+        """Count one file."""
         self.cropped += loss.cropped >= LEAST_LOSS
         self.outside += loss.outside >= LEAST_LOSS
         self.most_cropped = max(self.most_cropped, loss.cropped)
@@ -219,26 +194,22 @@ def readable(file: Path | BytesIO, name: str) -> Iterator[None]:
 
 
 def open_image(file: Path | BytesIO) -> ImageData:
-    """Check an image file's header, and decode it once.
-
-    Raises:
-        CapsellaError: it is no single picture of a supported size. Exception: any error of Pillow's decoders.
-    """
+    """Check an image file's header, and decode it once; Pillow's decoders raise errors of every kind."""
     if isinstance(file, Path):
         _check_file(file)
     with Image.open(file, formats=FORMATS) as image:
         _check_header(image)
         if (depth := depth_of(image)) is not None:
-            return ImageData(None, read_values(file), depth, stated_range(image))
+            return ImageData(None, read_values(file), depth)
         image.filename = ""  # no memory map, as in `read_values`
         level = image.info.get("transparency")  # Pillow scales grey levels of 2 and 4 bits to 8 bits, but not this one
         if image.format == "PNG" and isinstance(level, int) and image.tile:
-            image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(raw_mode(image.tile[0]), 255)
+            image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(_raw_mode(image.tile[0]), 255)
         image.load()
-        upright = to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
+        upright = _to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
         if image.format == "GIF":  # some programs write grey GIFs with a palette of colours
             upright = upright.convert("RGB")
-        return ImageData(upright, transparent=image.has_transparency_data)
+        return ImageData(upright)
 
 
 def _check_file(file: Path) -> None:
@@ -267,10 +238,7 @@ def _check_header(image: Image.Image) -> None:
 def _in_srgb(image: Image.Image) -> Image.Image:
     """Convert colours by the image's colour profile, as viewers and browsers do."""
     profile = image.info.get("icc_profile")
-    if not profile or image.mode not in ("RGB", "RGBA", "P"):
-        return image
-    transform = _srgb_transform(profile)
-    if transform is None:
+    if not profile or image.mode not in ("RGB", "RGBA", "P") or (transform := _srgb_transform(profile)) is None:
         return image
     image = image.convert("RGBA" if image.has_transparency_data else "RGB")
     converted = ImageCms.applyTransform(image.convert("RGB"), transform)
@@ -294,6 +262,14 @@ def _srgb_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
     return transform if np.abs(converted.astype(int) - colours).max() > 2 else None
 
 
+def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
+    mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
+    return image.convert(mode)
+
+
 def to_tensor(image: Image.Image, preprocessing: Preprocessing) -> UInt8[Tensor, "c h w"]:
     """Convert, crop and resize an image of mode L or RGB; channels and size that fit are left unchanged."""
     size, channels, cut = preprocessing.size, preprocessing.channels, preprocessing.cut
@@ -309,122 +285,63 @@ def to_tensor(image: Image.Image, preprocessing: Preprocessing) -> UInt8[Tensor,
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
-def to_grey_or_rgb(image: Image.Image) -> Image.Image:
-    """Convert to mode L if an image is grey, else to RGB; transparent pixels become black."""
-    mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
-    return image.convert(mode)
+# Files of more than 8 bits per channel
 
 
-def picture_of(pixels: UInt8[np.ndarray, "h w c"]) -> Image.Image:
-    """Return an array of 1 or 3 channels as an image."""
-    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+def depth_of(image: ImageFile.ImageFile) -> str | None:
+    """Return the depth per channel of an opened image, from its header, e.g. "16 bits"; None for 8 bits."""
+    bits = int(_tag(image, _BITS_PER_SAMPLE) or 8)
+    if bits <= 8 and _tag(image, _SAMPLE_FORMAT) == _SIGNED:
+        raise CapsellaError("its 8-bit values are signed; save it with black as 0")
+    if image.mode == "F":
+        return "floating-point numbers"
+    if image.mode == "I":
+        return "32 bits" if bits == 32 else "16 bits"
+    deep = image.format in ("PNG", "TIFF") and any(";16" in _raw_mode(tile) for tile in image.tile)
+    return "16 bits" if deep or bits > 8 or image.mode.startswith("I;") else None
 
 
-def resize_array(images: UInt8[np.ndarray, "n h w c"], preprocessing: Preprocessing) -> UInt8[Tensor, "n c2 h2 w2"]:
-    """Convert and resize arrays of pixels like `read_image`."""
-    height_width, own_channels = images.shape[1:3], images.shape[3]
-    size, channels = preprocessing.size, preprocessing.channels
-    same = size in (None, height_width) and channels in (None, own_channels) and preprocessing.cut is None
-    if same or not len(images):
-        return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
-    check_memory(len(images), size or height_width, channels or own_channels)
-    return torch.stack([to_tensor(picture_of(image), preprocessing) for image in images])
+def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
+    """Read the values of a file for which `depth_of` is not None, upright: [h w] grey or [h w 3] colour."""
+    with Image.open(file, formats=FORMATS) as image:
+        image.filename = ""  # prevents a memory map: Pillow maps a TIFF that lies on its side with the wrong row length
+        colour = not image.mode.startswith(("I", "F"))
+        is_odd = colour and (_tag(image, _PLANES) == 2 or {*map(_raw_mode, image.tile)} - _OTHER_ORDER.keys())
+        if is_odd or image.has_transparency_data or _tag(image, _COLOURS) == 0:
+            raise CapsellaError(
+                "with more than 8 bits per channel it must be grey with black as 0, or interleaved RGB, without "
+                "transparency; save it in such a form"
+            )
+        values = np.asarray(ImageOps.exif_transpose(image))
+        if depth_of(image) == "32 bits" and _tag(image, _SAMPLE_FORMAT) != _SIGNED:
+            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow reads them as signed
+    if colour:  # Pillow keeps the upper byte of each channel; the lower one is the upper one of the other byte order
+        with Image.open(file, formats=FORMATS) as image:
+            image.tile = [tile._replace(args=_other_order(tile)) for tile in image.tile]
+            values = 256 * values.astype(np.int32) + np.asarray(ImageOps.exif_transpose(image))
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise CapsellaError("it holds values that are not finite numbers")
+    return values
 
 
-def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
-    """Yield the readable 8-bit colour images, upright; skip all other files."""
-    for file in files:
-        try:
-            with readable(file, ""):
-                decoded = open_image(file)
-        except CapsellaError:  # the error is reported when all images are read
-            continue
-        if decoded.image is not None and decoded.channels == 3:
-            yield decoded.image
+def _other_order(tile: ImageFile._Tile) -> str | tuple[Any, ...]:
+    """Return the arguments by which Pillow reads a tile in the other byte order."""
+    raw = _OTHER_ORDER[_raw_mode(tile)]
+    return (raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw
 
 
-def read_all(
-    readers: Mapping[str, Callable[[], tuple[Pixels, Facts]]], skip_broken: bool
-) -> tuple[list[tuple[Pixels, Facts]], list[int], tuple[str, ...]]:
-    """Call readers in threads; return results in order. Pillow releases Python's lock while it decodes.
-
-    Args:
-        readers: by the name of the image; each returns pixels [c h w], or None, and facts about the image.
-        skip_broken: leave out what cannot be read.
-
-    Returns:
-        The results, their positions among `readers`, and the errors of the others.
-
-    Raises:
-        CapsellaError: an image cannot be read, unless `skip_broken`; none can; or all do not fit in memory.
-    """
-    results, positions, errors = list[tuple[Pixels, Facts]](), list[int](), list[str]()
-    pool = ThreadPoolExecutor()
-    try:
-        outcomes = pool.map(_attempt, readers.values())
-        shown = tracked(outcomes, "reading images", len(readers), is_shown=len(readers) >= _SHOW_PROGRESS_FROM)
-        for position, outcome in enumerate(shown):
-            if isinstance(outcome, CapsellaError):
-                errors.append(str(outcome))
-                continue
-            pixels = outcome[0]
-            if not results and pixels is not None:
-                check_memory(len(readers), (pixels.shape[1], pixels.shape[2]), pixels.shape[0])
-            results.append(outcome)
-            positions.append(position)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if errors and not skip_broken:
-        number = "" if len(errors) == 1 else f"{len(errors)} files cannot be read: "
-        more = f"; and {len(errors) - _MAX_NAMED} more" if len(errors) > _MAX_NAMED else ""
-        remedy = "Repair or remove such files, or leave them out with --skip-broken"
-        raise CapsellaError(f"{number}{'; '.join(errors[:_MAX_NAMED])}{more}. {remedy}")
-    if not results:
-        raise CapsellaError("there is no image that can be read")
-    return results, positions, tuple(errors)
+def _raw_mode(tile: ImageFile._Tile) -> str:
+    """Return how a file stores its pixels, in Pillow's terms, e.g. "RGB;16B"."""
+    return str(tile.args[0] if isinstance(tile.args, tuple) and tile.args else tile.args)
 
 
-def _attempt(reader: Callable[[], tuple[Pixels, Facts]]) -> tuple[Pixels, Facts] | CapsellaError:
-    try:
-        return reader()
-    except CapsellaError as error:
-        return error
+def _tag(image: Image.Image, number: int) -> float | None:
+    """Return a TIFF tag's value; the largest of several."""
+    value = getattr(image, "tag_v2", {}).get(number)
+    return max(value, default=None) if isinstance(value, bytes | tuple) else value
 
 
-def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
-    """Check that this many images of (height, width) fit into the free memory.
-
-    Raises:
-        CapsellaError: they do not.
-    """
-    height, width = size
-    needed = 2 * number * height * width * channels  # the images that were read, and a copy in splits
-    free = free_memory()
-    if free is not None and needed > free:
-        raise CapsellaError(
-            f"{pluralize(number, 'image')} of {height}×{width}×{channels} need {needed / 2**30:,.1f} GiB of memory to "
-            f"load, and {free / 2**30:,.1f} GiB are free; make them smaller, e.g. with --size 64"
-        )
-
-
-def stack(images: Sequence[UInt8[Tensor, "c h w"]], names: Sequence[str]) -> UInt8[Tensor, "n c h w"]:
-    """Stack images.
-
-    Raises:
-        CapsellaError: they differ in channels or size; names examples.
-    """
-    for what, remedy, of in (
-        ("numbers of channels", "--channels 1 or 3", lambda shape: str(shape[0])),
-        ("sizes (height×width)", "e.g. --size 64", lambda shape: f"{shape[1]}×{shape[2]}"),
-    ):
-        values = [of(image.shape) for image in images]
-        if len(set(values)) > 1:
-            examples = [
-                f"{value} ({pluralize(values.count(value), 'image')}, e.g. {names[values.index(value)]})"
-                for value in sorted(set(values))
-            ]
-            raise CapsellaError(f"images have different {what}; set {remedy}. Got {', '.join(examples[:4])}")
-    return torch.stack([*images])
+def _to_8_bits(values: Shaped[np.ndarray, "h w *c"], value_range: ValueRange) -> UInt8[np.ndarray, "h w *c"]:
+    low, high = value_range
+    scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
+    return np.rint(scaled.clip(0, 255)).astype(np.uint8)

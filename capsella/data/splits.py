@@ -1,4 +1,4 @@
-"""Splits: the images to train on, to choose a model by, and to test on; and the files that record a split.
+"""Splits: the images to train on, to choose a model by, and to test on; and the tables of files with splits or groups.
 
 A split file is a CSV table:
 
@@ -9,22 +9,31 @@ A split file is a CSV table:
 first, then validation and test images), and its class, which reveals another order |
 
 `split` is train, validation, test, or unused. A file lists every image, so that none is left out by mistake.
+
+Groups, e.g. patients, come from a pattern in the file names, or from a table with a column `file` and one other.
 """
 
 import copy
 import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
+import io
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Int64
+from torch import Tensor
 
 from capsella.data.images import ImageSet
+from capsella.data.options import is_table
 from capsella.data.pairs import PairSet
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, pluralize
 from capsella.files import write_csv
 from capsella.image_options import ValueRange
 
@@ -34,30 +43,39 @@ UNUSED = "unused"
 
 
 @dataclass(frozen=True, eq=False)
-class SourceSplits:
+class _About:
+    """What is known about images that were read.
+
+    Attributes:
+        name: name of the source, or of the folder or file, for messages.
+        broken: the files that were left out because they cannot be read, each with the reason.
+        notes: observations about the files, a line each.
+        value_range: the values that became 0 and 255 in files of more than 8 bits per channel; None without such files.
+        cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
+    """
+
+    name: str
+    broken: tuple[str, ...] = field(default=(), kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    value_range: ValueRange | None = field(default=None, kw_only=True)
+    cell_radius: float | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceSplits(_About):
     """The images that a source reads, in the splits that it has; missing splits are held out later.
 
     Attributes:
-        name: name of the source, for messages.
         train, validation, test: the images; all in train if the source is not split.
-        broken: the files that could not be read, each with the reason.
-        notes: observations about the files, a line each.
-        unseen: the notes about parts of images, or values, that a network does not see.
-        cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
         fingerprints: fingerprint of each image, in the order of `named`; see `capsella.data.duplicates`.
         listing: every file that the source has, including broken ones; None without file names.
     """
 
-    name: str
     train: ImageSet
     validation: ImageSet | None = None
     test: ImageSet | None = None
-    broken: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    cell_radius: float | None = None
     fingerprints: Int64[np.ndarray, "n 5"] | None = None
     listing: tuple[str, ...] | None = None
-    unseen: tuple[str, ...] = ()
 
     def named(self) -> dict[str, ImageSet]:
         """Return the splits that the source has, by name, in the order train, validation, test."""
@@ -65,24 +83,12 @@ class SourceSplits:
         return {split: images for split, images in sets.items() if images is not None}
 
 
-@dataclass(frozen=True)
-class HeldBack:
-    """Test images that are held back: only the names of their files are left."""
-
-    files: tuple[str, ...] | None
-
-
 @dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(_About):
     """Train, validation and test images of the same classes, channels and size.
 
     Attributes:
-        name: name of the source, or of the folder or file, for messages.
         train, validation, test: the images, or pairs of them.
-        broken: the files that were left out because they cannot be read, each with the reason.
-        notes, unseen: observations about the files, as in `SourceSplits`.
-        value_range: the values that became 0 and 255 in files of more than 8 bits per channel; None without such files.
-        cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
         table: the split of every image, before limits per class; None for pairs and for several domains.
 
     Raises:
@@ -90,16 +96,10 @@ class Splits:
             train on, or images of one group are in two splits.
     """
 
-    name: str
     train: LabelledImages
     validation: LabelledImages
     test: LabelledImages
-    broken: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    value_range: ValueRange | None = None
-    cell_radius: float | None = None
     table: "SplitTable | None" = None
-    unseen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.train.classes) < 2:
@@ -107,7 +107,11 @@ class Splits:
         for split, images in self.named().items():
             if len(images) == 0:
                 raise CapsellaError(f"{self.name}: every split must have images, but {split} is empty")
-            self._check_alike(split, images)
+            for what in ("classes", "channels", "image_size"):
+                here, there = getattr(images, what), getattr(self.train, what)
+                if here != there:
+                    text = f"{what} must be the same in every split, got {there} in train and {here} in {split}"
+                    raise CapsellaError(f"{self.name}: {text}")
         for name, count in self.train.counts().items():
             if count == 0:
                 raise CapsellaError(f"{self.name}: the class {name!r} has no image in train")
@@ -116,7 +120,7 @@ class Splits:
     def without_test(self) -> "Splits":
         """Return the same splits without test images: any use of them other than their file names raises an error."""
         held_back = copy.copy(self)
-        object.__setattr__(held_back, "test", HeldBack(self.test.files))
+        object.__setattr__(held_back, "test", SimpleNamespace(files=self.test.files))
         return held_back
 
     def digests(self, *, test: bool = False) -> dict[str, str]:
@@ -127,25 +131,13 @@ class Splits:
         seen = self.named() if test else {"train": self.train, "validation": self.validation}
         return {split: f"{len(images)} {_digest(images)}" for split, images in seen.items()}
 
-    def _check_alike(self, split: str, images: LabelledImages) -> None:
-        for what in ("classes", "channels", "image_size"):
-            here, there = getattr(images, what), getattr(self.train, what)
-            if here != there:
-                raise CapsellaError(
-                    f"{self.name}: {what} must be the same in every split, got {there} in train and {here} in {split}"
-                )
-
     def _check_groups(self) -> None:
         # A patient seen in training makes a test look better than it is.
         split_of: dict[int, str] = {}
         for split, images in self.named().items():
-            if "group" not in images.metadata:
-                continue
-            for group in images.metadata["group"].unique().tolist():
-                other = split_of.setdefault(group, split)
-                if other != split:
-                    first = int((images.metadata["group"] == group).nonzero()[0])
-                    example = f"image {first}" if images.files is None else images.files[first]
+            for row, group in enumerate(images.metadata.get("group", torch.empty(0)).tolist()):
+                if (other := split_of.setdefault(group, split)) != split:
+                    example = f"image {row}" if images.files is None else images.files[row]
                     raise CapsellaError(
                         f"{self.name}: images of one group must be in one split, "
                         f"but the group of {example} is in {other} and in {split}"
@@ -195,9 +187,8 @@ def _digest(images: LabelledImages) -> str:
 class TableRow(NamedTuple):
     """A row of a split file. `class_name` is None if the table lists files."""
 
-    line: int
     split: str
-    class_name: str | None
+    class_name: str | None = None
 
 
 class SplitTable(NamedTuple):
@@ -231,30 +222,104 @@ def read_split_file(path: Path) -> SplitTable:
         CapsellaError: the file is missing, is no CSV table with the required columns, has another split name, or lists
             an image twice.
     """
+    heading, lines = _read_table(Path(path))
+    by_file, names = "file" in heading, (*SPLIT_NAMES, UNUSED)
+    if not {"file", "split"} <= {*heading} and not {"index", "class", "split"} <= {*heading}:
+        raise CapsellaError(
+            f"{path}: must have the columns file and split, got {heading} "
+            "(or index, class and split, for images without file names)"
+        )
+    rows: dict[str, TableRow] = {}
+    for line in lines:
+        key, split = _file(line["file"]) if by_file else line["index"], line["split"]
+        if split not in names:
+            raise CapsellaError(f"{path}: the split of {key} must be {', '.join(names)}, got {split!r}")
+        if key in rows:
+            raise CapsellaError(f"{path}: each image must be listed once, got {key} again")
+        rows[key] = TableRow(split, None if by_file else line["class"])
+    return SplitTable(by_file, rows, Path(path))
+
+
+def group_numbers(group: str, files: Sequence[str], listed: Sequence[str]) -> Int64[Tensor, " n"]:
+    """Return the index of each file's group.
+
+    Args:
+        group: a regular expression whose one capture group names the group, or the path of a table.
+        files: paths relative to the folder, with forward slashes.
+        listed: all files that a table may list, including broken ones.
+    """
+    names = _by_table(Path(group), files, listed) if is_table(group) else [_captured(group, file) for file in files]
+    return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
+
+
+def group_notes(groups: Int64[Tensor, " n"]) -> tuple[str, ...]:
+    """Return a note on the number of groups, which reveals a pattern that joins or divides patients by mistake."""
+    sizes = groups.unique(return_counts=True)[1]
+    return (f"{pluralize(len(sizes), 'group')} (--group), the largest of {pluralize(int(sizes.max()), 'image')}",)
+
+
+def _captured(pattern: str, path: str) -> str:
+    match = re.search(pattern, path)
+    if match is None or match[1] is None:
+        raise CapsellaError(f"group: the pattern {pattern!r} must capture a name in every path, got none in {path}")
+    return match[1]
+
+
+def _by_table(path: Path, files: Sequence[str], listed: Sequence[str]) -> list[str]:
+    """Look each file up by its path in the folder, or by its name if no other of the files has it."""
+    table = read_group_table(path)
+    names = Counter(Path(file).name for file in files)
+
+    def key(file: str) -> str:
+        name = Path(file).name
+        return name if file not in table and names[name] == 1 else file
+
+    missing = [file for file in files if key(file) not in table]
+    unused = set(listed) - set(files)
+    unknown = sorted(table.keys() - {key(file) for file in files} - unused - {Path(file).name for file in unused})
+    problems = [f"{len(missing)} of {pluralize(len(files), 'image')} not listed, e.g. {missing[0]}"] if missing else []
+    problems += [f"{pluralize(len(unknown), 'row')} for no image, e.g. {unknown[0]}"] if unknown else []
+    if problems:
+        raise CapsellaError(f"{path}: must list the group of every image, and no other files; {'; '.join(problems)}")
+    return [table[key(file)] for file in files]
+
+
+def read_group_table(path: Path) -> dict[str, str]:
+    """Read a table of groups by file: a column `file`, and `group` or the only other column.
+
+    Raises:
+        CapsellaError: the file is missing, is no such table, or names a file twice with different groups.
+    """
+    heading, lines = _read_table(path)
+    others = [name for name in heading if name != "file"]
+    if "file" not in heading or ("group" not in others and len(others) != 1):
+        raise CapsellaError(f"{path}: must have the columns file and group, got {', '.join(heading) or 'none'}")
+    table: dict[str, str] = {}
+    for line in lines:
+        file, group = _file(line["file"]), line["group" if "group" in others else others[0]]
+        if not file or not group or table.setdefault(file, group) != group:
+            raise CapsellaError(f"{path}: each file must have one group, got {group!r} for {file!r}")
+    return table
+
+
+def _read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the column names and the rows of a text table with commas, semicolons or tabs, as spreadsheets write it.
+
+    Byte-order marks and UTF-16 are accepted.
+    """
     try:
-        with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-            table = csv.DictReader(text)
-            columns = set(table.fieldnames or ())
-            if not ({"file", "split"} <= columns or {"index", "class", "split"} <= columns):
-                raise CapsellaError(
-                    f"{path}: must have the columns file and split, got {table.fieldnames} "
-                    "(or index, class and split, for images without file names)"
-                )
-            return _table(Path(path), "file" in columns, [(table.line_num, values) for values in table])
+        content = path.read_bytes()
+        wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+        text = content.decode("utf-16" if wide else "utf-8-sig", "surrogateescape")
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        rows = [[cell.strip() for cell in row] for row in lines if any(row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CapsellaError(f"{path}: cannot be read as a CSV table ({error})") from error
+    heading = [name.casefold() for name in rows[0]] if rows else []
+    return heading, [dict(zip(heading, row + [""] * len(heading), strict=False)) for row in rows[1:]]
 
 
-def _table(path: Path, by_file: bool, lines: list[tuple[int, dict[str, str]]]) -> SplitTable:
-    rows: dict[str, TableRow] = {}
-    for line, values in lines:
-        key = values["file" if by_file else "index"] or ""
-        key = (key if "/" in key else key.replace("\\", "/")) if by_file else key.strip()
-        split = (values["split"] or "").strip()
-        if split not in (*SPLIT_NAMES, UNUSED):
-            names = ", ".join((*SPLIT_NAMES, UNUSED))
-            raise CapsellaError(f"{path}, line {line}: split must be {names}, got {split!r}")
-        if key in rows:
-            raise CapsellaError(f"{path}, line {line}: each image must be listed once, got {key} again")
-        rows[key] = TableRow(line, split, None if by_file else values["class"] or "")
-    return SplitTable(by_file, rows, path)
+def _file(path: str) -> str:
+    """Return a file's path as it is listed; tables written on Windows have backslashes."""
+    return (path if "/" in path else path.replace("\\", "/")).removeprefix("./")

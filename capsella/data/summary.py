@@ -1,7 +1,8 @@
 """Summarize a data set: counts per class, warnings about few images, and a contact sheet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -10,23 +11,23 @@ from jaxtyping import Int
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from capsella.data.batching import evenly
+from capsella.data.folder import spread
 from capsella.data.framing import cropped_share, fit_image
 from capsella.data.images import ImageSet
-from capsella.data.listing import folder_files, spread
-from capsella.data.options import FolderData
-from capsella.data.reading import open_image, readable
+from capsella.data.reading import LEAST_LOSS, open_image, readable
 from capsella.data.splits import LabelledImages, Splits
 from capsella.errors import CapsellaError, check_minimum, pluralize, warn_once
 from capsella.image_options import Fit
 
 LEAST_TRAIN, LEAST_TEST = 10, 5  # images of a class, below which `too_few` names it
-LEAST_GROUPS = 5  # groups of test images, e.g. patients, below which `few_groups` names them
-LARGEST_GROUP = 1 / 3  # fraction of the test images above which `few_groups` names a single group
+LEAST_GROUPS = 5  # groups of test images, e.g. patients, below which `few_groups` warns
+LARGEST_GROUP = 1 / 3  # fraction of the test images above which `few_groups` warns
 UNEVEN = 1.5  # ratio of training images between the largest and the smallest class, from which classes are uneven
 _MAX_NAMED = 8
 _MIN_SIDE, _MAX_SIDE = 48, 128  # smaller images are enlarged by a whole factor, larger ones become thumbnails
 _MARGIN = 4
 _FIRST_PAIRS = 1000  # a contact sheet of pairs shows some of these
+_OBLONG = 8  # oblong images on their sheet
 
 
 class ClassCounts(NamedTuple):
@@ -44,36 +45,31 @@ def describe(splits: Splits) -> list[ClassCounts]:
     return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
 
 
-def few_groups(
-    groups: Int[np.ndarray, " images"] | None, labels: Int[np.ndarray, " images"], classes: Sequence[str]
-) -> list[str]:
-    """Return warnings if the test images, or those of a class, come from few groups, or mostly from one."""
+def few_groups(groups: Int[np.ndarray, " images"] | None) -> list[str]:
+    """Return warnings if the test images come from few groups, or mostly from one."""
     if groups is None:
         return []
     _, sizes = np.unique(groups, return_counts=True)
     if len(sizes) < LEAST_GROUPS:
         number = pluralize(len(sizes), "group")
         return [f"the test images are of {number}, too few to generalise to others, whatever the interval"]
-    sentences = []
     if (share := sizes.max() / len(groups)) > LARGEST_GROUP:
-        sentences.append(
-            f"one group has {100 * share:.0f} % of the test images, so the result is mostly about that group"
-        )
-    each = {name: len(np.unique(groups[labels == label])) for label, name in enumerate(classes)}
-    few = [f"{name} ({count})" for name, count in each.items() if 0 < count < LEAST_GROUPS]
-    if few:
-        rest = f" and {len(few) - _MAX_NAMED} more classes" if len(few) > _MAX_NAMED else ""
-        named = f"{', '.join(few[:_MAX_NAMED])}{rest}"
-        sentences.append(f"test images of fewer than {LEAST_GROUPS} groups, too few to generalise to others: {named}")
-    return sentences
+        return [f"one group has {100 * share:.0f} % of the test images, so the result is mostly about that group"]
+    return []
+
+
+def warn_of_few(splits: Splits) -> None:
+    """Warn about classes with few images, about few groups, and about uneven classes, once per process."""
+    for sentence in too_few(splits):
+        warn_once(f"{splits.name}: {sentence}", f"{splits.name}: {sentence}")
 
 
 def too_few(splits: Splits) -> list[str]:
-    """Return warnings about classes with few images, about few groups, and about uneven classes."""
+    """Return what `warn_of_few` warns of."""
     counts = describe(splits)
     sentences = []
     if isinstance(splits.test, ImageSet) and "group" in splits.test.metadata:
-        few = few_groups(splits.test.metadata["group"].numpy(), splits.test.labels.numpy(), splits.test.classes)
+        few = few_groups(splits.test.metadata["group"].numpy())
         sentences = [f"{sentence} (--folds tests every group)" for sentence in few]
     for split, name, least, why in (
         ("train", "training", LEAST_TRAIN, "too few to learn a class from"),
@@ -86,19 +82,11 @@ def too_few(splits: Splits) -> list[str]:
     sizes = [row.train for row in counts]
     if max(sizes) >= UNEVEN * min(sizes):
         large, small = (function(counts, key=lambda row: row.train) for function in (max, min))
-        share = 100 * large.train / sum(sizes)
         sentences.append(
             f"uneven classes: {large.name} has {large.train / small.train:.1f} times the training images of "
-            f"{small.name}; always answering {large.name} would be right for about {share:.0f} %, so look at the "
-            "balanced accuracy; recipes for your own images balance such classes (--balance auto)"
+            f"{small.name}; look at the balanced accuracy (recipes for your own images balance such classes)"
         )
     return sentences
-
-
-def warn_of_few(splits: Splits) -> None:
-    """Warn of what `too_few` finds, once per process."""
-    for sentence in too_few(splits):
-        warn_once(f"{splits.name}: {sentence}", f"{splits.name}: {sentence}")
 
 
 def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
@@ -118,47 +106,45 @@ def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
         scale = _MAX_SIDE / max(images.image_size)
     height, width = (max(1, round(side * scale)) for side in images.image_size)
     resample = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
-    font = ImageFont.load_default(14)
-    label_width = int(max(font.getlength(name) for name in images.classes)) + 2 * _MARGIN
-    columns = min(per_class, max(images.counts().values()))
-    sheet_size = (label_width + columns * (width + _MARGIN), len(images.classes) * (height + _MARGIN) + _MARGIN)
-    sheet = Image.new("RGB", sheet_size, "white")
-    draw = ImageDraw.Draw(sheet)
+    rows = {}
     for label, name in enumerate(images.classes):
-        top = _MARGIN + label * (height + _MARGIN)
-        draw.text((_MARGIN, top + height // 2), name, fill="black", font=font, anchor="lm")
         members = torch.nonzero((labels == label).any(1)).flatten()
-        for column, index in enumerate(members[evenly(len(members), columns)].tolist()):
-            picture = _picture(images, index).resize((width, height), resample)
-            sheet.paste(picture, (label_width + column * (width + _MARGIN), top))
-    return sheet
+        chosen = members[evenly(len(members), per_class)].tolist()
+        rows[name] = [_picture(images, index).resize((width, height), resample) for index in chosen]
+    return _sheet(rows)
 
 
-def oblong_sheet(options: FolderData, most: int = 8) -> Image.Image | None:
-    """Draw some of a folder's images that are not square, and what `crop`, `pad` and `squash` leave of each.
+def oblong_sheet(files: Sequence[Path], size: int | None = None) -> Image.Image | None:
+    """Draw some of the images that are not square, and what `crop`, `pad` and `squash` to `size` leave of each.
 
     Returns:
         One row per image, or None if all inspected images are square.
     """
-    files = [options.path / file for file in folder_files(options)]
-    size = options.size or _MAX_SIDE
-    rows: list[Image.Image] = []
-    for file in (files[row] for row in spread(len(files), 10 * most)):
+    side = max(size or _MAX_SIDE, _MIN_SIDE)
+    rows: dict[str, list[Image.Image]] = {}
+    for file in (files[row] for row in spread(len(files), 10 * _OBLONG)):
         with suppress(CapsellaError), readable(file, str(file)):
-            if len(rows) < most and (image := open_image(file).image) and cropped_share(image.size, (1, 1)) >= 0.01:
-                rows.append(image.convert("RGB"))
-    if not rows:
-        return None
-    titles, side = ("image", *get_args(Fit)), max(size, _MIN_SIDE) + _MARGIN
-    sheet = Image.new("RGB", (5 * side, 20 + len(rows) * side), "white")
+            image = open_image(file).image
+            if len(rows) < _OBLONG and image is not None and cropped_share(image.size, (1, 1)) >= LEAST_LOSS:
+                fitted = [fit_image(image, (side, side), fit) for fit in get_args(Fit)]
+                rows[file.name] = [ImageOps.contain(image, (side, side)), *fitted]
+    return _sheet(rows, ("image", *get_args(Fit))) if rows else None
+
+
+def _sheet(rows: Mapping[str, Sequence[Image.Image]], heading: Sequence[str] = ()) -> Image.Image:
+    """Draw a row of pictures for each name, and a heading for each column."""
+    font, pictures = ImageFont.load_default(14), [picture for row in rows.values() for picture in row]
+    left, top = int(max(map(font.getlength, rows))) + 2 * _MARGIN, 20 if heading else _MARGIN
+    width, height = (max(sides) + _MARGIN for sides in zip(*(picture.size for picture in pictures), strict=True))
+    columns = max(map(len, rows.values()))
+    sheet = Image.new("RGB", (left + columns * width, top + len(rows) * height), "white")
     draw = ImageDraw.Draw(sheet)
-    for column, title in enumerate(titles):
-        draw.text((_MARGIN + side * (column + (column > 0)), 2), title, fill="black", font=ImageFont.load_default(14))
-    for row, original in enumerate(rows):
-        whole = ImageOps.contain(original, (2 * side - _MARGIN, side - _MARGIN))
-        pictures = [whole, *(fit_image(original, (size, size), fit) for fit in get_args(Fit))]
-        for column, picture in enumerate(pictures):
-            sheet.paste(picture, (side * (column + (column > 0)), 20 + row * side))
+    for column, title in enumerate(heading):
+        draw.text((left + column * width, 2), title, fill="black", font=font)
+    for number, (name, row) in enumerate(rows.items()):
+        draw.text((_MARGIN, top + number * height + height // 2), name, fill="black", font=font, anchor="lm")
+        for column, picture in enumerate(row):
+            sheet.paste(picture, (left + column * width, top + number * height))
     return sheet
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from capsella import ray_cluster
 from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
-from capsella.data.decoding import Chunk, decode_files
-from capsella.data.listing import Skipped, skipped_notes, spread, walk
-from capsella.data.reading import ENDINGS, UnseenPart, decode, rgb_images
+from capsella.data.decoding import Chunk, decode_files, rgb_images
+from capsella.data.folder import skipped_notes, spread, walk
+from capsella.data.reading import ENDINGS, UnseenPart, decode
 from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.evaluation.tables import (
     Prediction,
@@ -60,7 +60,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 
 def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
     """Return a note, if there is one, on the files in the folders among `paths` that are not read."""
-    skipped: Skipped = []
+    skipped = list[str]()
     for path in map(Path, paths):
         if path.is_dir():
             walk(path, skipped)

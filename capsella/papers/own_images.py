@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from capsella.data import FolderData, FolderListing, FolderSummary, inspect_folder
-from capsella.data.listing import no_folder
+from capsella.data.folder import no_folder
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern

@@ -45,7 +45,7 @@ def evaluation_warnings(evaluation: Evaluation) -> list[str]:
     if evaluation.majority is not None and not evaluation.majority.is_beaten:
         warnings.append(majority_text(evaluation.majority))
     groups = None if evaluation.group is None or evaluation.labels.ndim == 2 else evaluation.group.numpy()
-    return [*warnings, *few_groups(groups, evaluation.labels.numpy(), evaluation.classes)]
+    return [*warnings, *few_groups(groups)]
 
 
 def evaluation_notes(evaluation: Evaluation) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from capsella.data import DataOptions, FolderData, Splits, folder_files, load_data, read_split_file
+from capsella.data import DataOptions, FolderData, Splits, list_folder, load_data, read_split_file
 from capsella.data.splits import UNUSED, TableRow
 from capsella.environment import environment
 from capsella.errors import CapsellaError, check_argument, errors_of, pluralize, warn_once
@@ -296,8 +296,6 @@ def load_run_splits(files: RunFolder, data: DataOptions, splits: Splits | None =
             splits = _load_as_listed(files, data)
         else:
             splits = load_data(replace(data, skip_broken=True))
-        for line in splits.unseen:  # a training prints them with the other notes
-            warn_once(f"unseen: {files.path}: {line}", f"{splits.name}: {line}")
         if splits.broken and not data.skip_broken:
             broken = "\n  ".join((f"left out {pluralize(len(splits.broken), 'broken image')}:", *splits.broken))
             warn_once(f"broken: {files.path}", broken)
@@ -307,7 +305,7 @@ def load_run_splits(files: RunFolder, data: DataOptions, splits: Splits | None =
 
 def _load_as_listed(files: RunFolder, data: FolderData) -> Splits:
     """Load the images of a folder, split as in split.csv, and warn about new files."""
-    table, present = read_split_file(files.split), folder_files(data)
+    table, present = read_split_file(files.split), list_folder(data.path).paths
     if gone := sorted(table.rows.keys() - table.unused - set(present)):
         raise CapsellaError(
             f"{files.path}: {data.path} has changed since this training began: {gone[0]} is gone; put it back, or "
@@ -318,7 +316,7 @@ def _load_as_listed(files: RunFolder, data: FolderData) -> Splits:
         warn_once(f"new: {files.path}", text)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "split.csv"
-        table._replace(rows={**table.rows, **{file: TableRow(0, UNUSED, None) for file in new}}).write(path)
+        table._replace(rows={**table.rows, **{file: TableRow(UNUSED) for file in new}}).write(path)
         data = replace(data, split_file=path, duplicates="ignore", folds=None, fold=None, skip_broken=True)
         return load_data(data)
 

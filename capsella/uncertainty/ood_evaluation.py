@@ -11,10 +11,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from capsella.data import DataOptions, ImageSet, NamedData, batches, load_data, source_names
-from capsella.data.decoding import decode_files
+from capsella.data.decoding import decode_files, resize_array
 from capsella.data.images import join
 from capsella.data.options import STAINED
-from capsella.data.reading import resize_array
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.evaluation.predict import find_images, scaled
 from capsella.evaluation.statistics import Groups, auc_interval, effective_sample_fraction, proportion_interval

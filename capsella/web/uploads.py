@@ -9,8 +9,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from capsella.data.deep_values import FORMATS, depth_of
-from capsella.data.reading import LEAST_LOSS, decode, to_tensor
+from capsella.data.reading import FORMATS, LEAST_LOSS, decode, depth_of, to_tensor
 from capsella.errors import CapsellaError, errors_of
 from capsella.image_options import Preprocessing
 from capsella.models import ImageClassifier

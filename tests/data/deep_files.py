@@ -38,16 +38,16 @@ def planar(pixels: np.ndarray) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, 10) + directory + b"\0\0\0\0" + places + content
 
 
-def tiff(pixels: np.ndarray, byte_order: str = "<", deflate: bool = False, **tags: int | bytes) -> bytes:
-    """A TIFF from [h w] or [h w 3] unsigned integers; `tags` as t280=0 or t340=b"0": further ones, by number."""
+def tiff(pixels: np.ndarray, byte_order: str = "<", deflate: bool = False, **tags: int) -> bytes:
+    """A TIFF from [h w] or [h w 3] unsigned integers; `tags` as t262=0: further ones, by number."""
     height, width = pixels.shape[:2]
     channels = 1 if pixels.ndim == 2 else 3
     stored = pixels.astype(pixels.dtype.newbyteorder(byte_order))
-    bits, content = 8 * stored.itemsize, zlib.compress(stored.tobytes()) if deflate else stored.tobytes()
+    content = zlib.compress(stored.tobytes()) if deflate else stored.tobytes()
     entries: dict[int, tuple[int, ...]] = {
         256: (width,),
         257: (height,),
-        258: (bits,) * channels,
+        258: (8 * stored.itemsize,) * channels,
         259: (8 if deflate else 1,),
         262: (2 if channels == 3 else 1,),
         273: (0,),
@@ -55,24 +55,16 @@ def tiff(pixels: np.ndarray, byte_order: str = "<", deflate: bool = False, **tag
         278: (height,),
         279: (len(content),),
         339: (1,) * channels,
-        **{int(name[1:]): (value,) for name, value in tags.items() if isinstance(value, int)},
-        **{int(name[1:]): tuple(value) for name, value in tags.items() if isinstance(value, bytes)},
+        **{int(name[1:]): (value,) for name, value in tags.items()},
     }
     first = 8 + 2 + 12 * len(entries) + 4
-    longer = b"".join(
-        struct.pack(f"{byte_order}{len(values)}H", *values) for _, values in sorted(entries.items()) if len(values) > 2
-    )
+    longer = b"".join(struct.pack(f"{byte_order}{len(v)}H", *v) for _, v in sorted(entries.items()) if len(v) > 2)
     entries[273] = (first + len(longer),)
     directory, place = b"", first
     for number, values in sorted(entries.items()):
-        if isinstance(tags.get(f"t{number}"), bytes):
-            directory += struct.pack(f"{byte_order}HHI", number, 1, len(values)) + bytes(values).ljust(4, b"\0")
-            continue
+        packed = struct.pack(f"{byte_order}{len(values)}H", *values).ljust(4, b"\0")
         if len(values) > 2:
-            packed = struct.pack(f"{byte_order}I", place)
-            place += 2 * len(values)
-        else:
-            packed = struct.pack(f"{byte_order}{len(values)}H", *values).ljust(4, b"\0")
+            packed, place = struct.pack(f"{byte_order}I", place), place + 2 * len(values)
         directory += struct.pack(f"{byte_order}HHI", number, 3, len(values)) + packed
     head = (b"II*\0" if byte_order == "<" else b"MM\0*") + struct.pack(f"{byte_order}IH", 8, len(entries))
     return head + directory + b"\0\0\0\0" + longer + content

@@ -1,6 +1,7 @@
 """MNIST on a canvas of 40×40: placed at random, under affine maps, and as published."""
 
 import gzip
+import io
 import struct
 import zipfile
 from dataclasses import replace
@@ -41,11 +42,14 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write_published(root, images, labels, name="test.mat"):
-    path = root / "affnist" / name
+def write_published(root, images, labels, name="affNISTdata"):
+    path = root / "affnist" / "test.mat.zip"
     path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
     data = {"image": images.reshape(len(images), -1).T, "label_int": labels[None]}
-    savemat(path, {"affNISTdata": data}, do_compression=True)
+    savemat(content, {name: data}, do_compression=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("test.mat", content.getvalue())
     return path
 
 
@@ -69,9 +73,6 @@ def test_training_images_lie_in_the_middle_and_the_others_at_random():
         assert 0 <= min(top, left) <= max(top, left) <= 12
     assert len(set(places)) > 10
     assert len({corner(image) for image in splits.validation.images}) > 5
-    again = load_data(replace(OPTIONS, split_seed=0))
-    assert torch.equal(again.test.images, splits.test.images)
-    assert torch.equal(again.validation.images, splits.validation.images)
 
 
 def test_the_same_digits_are_trained_on_whatever_the_test_is():
@@ -80,7 +81,6 @@ def test_the_same_digits_are_trained_on_whatever_the_test_is():
     assert torch.equal(plain.validation.images, like.validation.images)
     assert torch.equal(plain.test.labels, like.test.labels)
     assert not torch.equal(plain.test.images, like.test.images)
-    assert torch.equal(load_data(replace(OPTIONS, name="affnist-like")).test.images, like.test.images)
     assert load_data(replace(OPTIONS, name="affnist-like", size=20, channels=3)).test.images.shape == (20, 3, 20, 20)
 
 
@@ -111,39 +111,22 @@ def test_the_ranges_of_the_maps():
     assert t.max() > 6
 
 
-def test_nothing_leaves_the_canvas(monkeypatch):
-    """A canvas half as large again, around the same places, catches no more light."""
-    images = torch.from_numpy(digits(300, 3))[:, None]
-    A, t = affnist._maps(images, np.random.default_rng(7))
-    light = affnist._mapped(images, A, t).double().sum((1, 2, 3))
-    monkeypatch.setattr(affnist, "SIZE", 60)
-    torch.testing.assert_close(affnist._mapped(images, A, t).double().sum((1, 2, 3)), light, rtol=0, atol=9)
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_the_published_file(root, zipped):
+def test_the_published_file(root):
     images = np.random.default_rng(0).integers(0, 256, (12, 40, 40), dtype=np.uint8)
     labels = np.arange(12, dtype=np.uint8) % 10
-    path = write_published(root, images, labels)
-    if zipped:
-        with zipfile.ZipFile(root / "affnist" / "test.mat.zip", "w") as archive:
-            archive.write(path, "test.mat")
-        path.unlink()
+    write_published(root, images, labels)
     test = load_data(replace(OPTIONS, name="affnist")).test
     assert np.array_equal(test.images[:, 0].numpy(), images)
     assert test.labels.tolist() == labels.tolist()
     (row,) = [row for row in source_table() if row.name == "affnist"]
-    assert "1 of 2 files" in row.found
+    assert "1 of 1 files" in row.found
 
 
 def test_a_broken_published_file(root):
-    path = write_published(root, np.zeros((3, 39, 40), np.uint8), np.zeros(3, np.uint8))
+    few = np.zeros((3, 40, 40), np.uint8), np.zeros(3, np.uint8)
+    write_published(root, few[0][:, 1:], few[1])
     with pytest.raises(CapsellaError, match=r"test\.mat"):
         load_data(replace(OPTIONS, name="affnist"))
-    savemat(path, {"other": np.zeros(3)})
-    with pytest.raises(CapsellaError, match=r"test\.mat"):
-        load_data(replace(OPTIONS, name="affnist"))
-    path.unlink()
-    path.with_name("test.mat.zip").write_bytes(b"no archive")
+    write_published(root, *few, name="other").write_bytes(b"no archive")
     with pytest.raises(CapsellaError, match=r"test\.mat"):
         load_data(replace(OPTIONS, name="affnist"))

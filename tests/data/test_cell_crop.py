@@ -56,13 +56,6 @@ def test_cells_of_every_magnification_have_one_size(size, radius):
     assert [axis.mean() for axis in nucleus.nonzero()] == pytest.approx([31.5, 31.5], abs=1)
 
 
-def test_a_cell_at_the_border_has_its_pixels_repeated():
-    image = Image.fromarray(drawn(centre=(8, 60), radius=20))
-    pixels = np.asarray(cut_cell(image, (64, 64), CellCut(False)))
-    assert (pixels[0] == pixels[1]).all()
-    assert pixels.min() > 0
-
-
 def test_a_black_border_is_no_image():
     turned = np.asarray(Image.fromarray(drawn()).rotate(20))
     assert turned[0, 0].max() == 0

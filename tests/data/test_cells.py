@@ -8,7 +8,6 @@ from PIL import Image
 
 from capsella.data import NamedData, data_root, load_data
 from capsella.data.sources import cells
-from capsella.errors import CapsellaError
 
 CODES = tuple(cells._CLASS_OF)
 
@@ -37,13 +36,6 @@ def test_the_original_folder_is_read_as_it_is(few: dict[str, str], name: str, cl
     assert any("1 images" in note for note in splits.notes)
 
 
-def test_missing_images_are_counted(few: dict[str, str], tmp_path: Path):
-    for name in ("BA_0", "SNE_5"):
-        next(tmp_path.rglob(f"{name}.jpg")).unlink()
-    with pytest.raises(CapsellaError, match=r"lacks 2 images of 78, e\.g\. BA_0"):
-        load_data(NamedData("pbc", size=16))
-
-
 @pytest.mark.skipif(not (data_root() / cells._PBC).is_file(), reason="the packed file is not here")
 def test_the_list_of_splits_is_that_of_the_packed_file():
     with np.load(data_root() / cells._PBC) as packed:
@@ -52,12 +44,3 @@ def test_the_list_of_splits_is_that_of_the_packed_file():
         codes, labels = packed["code_names"][packed["code"]], packed["classes"][packed["label"]]
     assert cells.pbc_splits() == dict(zip(names, splits, strict=True))
     assert [cells._CLASS_OF[code] for code in codes.tolist()] == labels.tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (data_root() / cells._PBC).is_file(), reason="the packed file is not here")
-@pytest.mark.parametrize(("name", "sizes"), [("pbc", [10648, 1522, 3042]), ("pbc-11", [10518, 1504, 3005])])
-def test_the_packed_file(name: str, sizes: list[int]):
-    splits = load_data(NamedData(name, size=8))
-    assert [len(images) for images in splits.named().values()] == sizes
-    assert len(splits.classes) == (8 if name == "pbc" else 11)

@@ -8,9 +8,8 @@ import pytest
 import scipy
 from PIL import Image
 
-from capsella.data import FolderData, NpzData, load_data, save_split
-from capsella.data.duplicates import RADIUS, fingerprint, similar_pairs, similar_sets
-from capsella.data.reading import ImageData, open_image
+from capsella.data import FolderData, NpzData, load_data
+from capsella.data.duplicates import RADIUS, similar_pairs, similar_sets
 from capsella.errors import CapsellaError
 
 SIDE = 64
@@ -59,7 +58,7 @@ def test_copies_stay_on_one_side(cells, said, seed):
         picture(number).save(cells / "a" / f"copy{number}.bmp")
     splits, warned = said(path=cells, split_seed=seed)
     assert warned == []
-    assert splits.notes[-1].startswith("4 images more than once, e.g. a/00.png and a/copy0.bmp")
+    assert splits.notes[-1].startswith("4 images with copies, up to 2 of one, e.g. a/00.png and a/copy0.bmp")
     for number in range(4):
         assert len(side_of(splits, f"a/{number:02}.png", f"a/copy{number}.bmp")) == 1
 
@@ -70,16 +69,8 @@ def test_copies_that_were_saved_anew_stay_on_one_side_too(cells, said, seed):
     picture(2).resize((SIDE // 2, SIDE // 2)).save(cells / "a" / "half.png")
     splits, warned = said(path=cells, split_seed=seed, size=32)
     assert warned == []
-    assert "e.g. a/01.png and a/small.jpg" in splits.notes[-1]
+    assert "2 images with copies" in splits.notes[-1]
     assert len(side_of(splits, "a/01.png", "a/small.jpg")) == len(side_of(splits, "a/02.png", "a/half.png")) == 1
-
-
-def test_the_split_does_not_depend_on_the_size(cells, said, tmp_path):
-    picture(1).save(cells / "a" / "small.jpg", quality=75)
-    save_split(FolderData(cells, size=1, channels=1), tmp_path / "split.csv")
-    written, _ = said(path=cells, size=24, split_file=tmp_path / "split.csv")
-    drawn, _ = said(path=cells, size=16)
-    assert [part.files for part in written.named().values()] == [part.files for part in drawn.named().values()]
 
 
 def test_they_join_the_groups_that_there_are(cells, said):
@@ -106,12 +97,6 @@ def test_in_two_classes(cells, said):
     assert warned[0] == "the same image is in two classes: a/03.png and b/wrong.png"
     assert len(side_of(splits, "a/03.png", "b/wrong.png")) == 1
     assert said(path=cells, duplicates="ignore")[1] == []
-
-
-def test_the_same_look_in_two_classes_is_a_warning(cells, said):
-    picture(3).save(cells / "b" / "wrong.jpg", quality=75)
-    _, warned = said(path=cells)
-    assert warned[0] == "images that look the same are in two classes: a/03.png and b/wrong.jpg"
 
 
 @pytest.mark.parametrize("by", ["folders", "file"])
@@ -151,32 +136,6 @@ def test_images_in_an_array(tmp_path, said):
         load_data(NpzData(tmp_path / "wrong.npz"))
 
 
-def test_the_numbers_of_a_palette_are_no_colours(tmp_path):
-    shapes = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 4)
-    shapes = shapes.convert("P")
-    prints = []
-    for colours in ([0, 0, 0, 255, 0, 0, 9, 9, 9, 90, 0, 0], [0, 0, 0, 0, 0, 255, 9, 9, 9, 0, 0, 90]):
-        image = shapes.copy()
-        image.putpalette(colours)
-        image.save(tmp_path / "palette.png")
-        prints.append(fingerprint(open_image(tmp_path / "palette.png")))
-        assert np.array_equal(prints[-1], fingerprint(ImageData(image.convert("RGB"))))
-    assert prints[0][0] != prints[1][0]
-
-
-def test_deep_grey_images_are_told_apart():
-    """12 bits in 16, which Pillow would clip to white."""
-    random = np.random.default_rng(0)
-    deep = [random.integers(300, 4000, (SIDE, SIDE)).astype(np.uint16) for _ in range(3)]
-    words = np.stack([fingerprint(ImageData(None, values))[1:] for values in deep])
-    assert similar_sets(words).tolist() == [0, 1, 2]
-
-
-def test_images_of_one_colour_look_like_their_copies_alone():
-    plain = [Image.new("RGB", (SIDE, SIDE), colour) for colour in ("white", "black", "black", "red")]
-    assert similar_sets(np.stack([fingerprint(ImageData(image))[1:] for image in plain])).tolist() == [0, 1, 1, 2]
-
-
 def test_the_search_agrees_with_counting_bits(monkeypatch):
     monkeypatch.setattr("capsella.data.duplicates._BLOCK", 7)
     random = np.random.default_rng(0)
@@ -187,8 +146,6 @@ def test_the_search_agrees_with_counting_bits(monkeypatch):
     apart = (bits[:, None] != bits[None]).sum(2)
     expected = [[i, j] for i in range(30) for j in range(i + 1, 30) if apart[i, j] <= RADIUS]
     assert sorted(np.concatenate([*similar_pairs(words)]).tolist()) == expected
-    across = [[i, j - 11] for i, j in expected if i < 11 <= j]
-    assert sorted(np.concatenate([*similar_pairs(words[:11], words[11:])]).tolist()) == across
-    assert 0 < len(across) < len(expected) < 75
+    assert 0 < len(expected) < 75
     graph = scipy.sparse.coo_array((np.ones(len(expected)), np.transpose(expected)), shape=(30, 30))
     assert np.array_equal(similar_sets(words), scipy.sparse.csgraph.connected_components(graph, directed=False)[1])

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from capsella.data import FolderData, NpzData, load_data
-from capsella.data.groups import read_group_table
+from capsella.data.splits import read_group_table
 from capsella.errors import CapsellaError
 
 
@@ -56,14 +56,6 @@ def test_broken_and_unused_files_may_be_listed(cells: Path, tmp_path: Path):
     (cells / "a" / "a3.png").write_bytes(b"broken")
     splits = load_data(FolderData(cells, group=str(table), duplicates="ignore", skip_broken=True))
     assert sum(len(images) for images in splits.named().values()) == 39
-
-
-def test_an_unused_file_does_not_make_a_name_ambiguous(cells: Path, tmp_path: Path):
-    table = tmp_path / "patients.csv"
-    table.write_text("\n".join(["file,group", *(",".join(row) for row in rows(cells, by_name=True))]))
-    (cells / "b" / "a3.png").write_bytes(b"broken")
-    splits = load_data(FolderData(cells, group=str(table), duplicates="ignore", skip_broken=True))
-    assert sum(len(images) for images in splits.named().values()) == 40
 
 
 def test_files_in_an_npz_have_groups_too(cells: Path, tmp_path: Path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsella.data import NamedData, data_root, load_data
+from capsella.data import NamedData, load_data
 from capsella.data.download import find_or_download
 from capsella.data.sources import idx
 from capsella.errors import CapsellaError
@@ -76,15 +76,12 @@ def test_images_and_labels_are_read(root: Path):
         (b"plain", "cannot be unpacked with gzip"),
         (pack(np.zeros((5, 4, 4), np.uint8))[:-9], "cannot be unpacked with gzip"),
         (gzip.compress(bytes((0, 0, 0x0B, 3)) + bytes(12)), "magic number 00000803, got 00000b03"),
-        (pack(np.zeros(5, np.uint8)), "magic number 00000803, got 00000801"),
-        (gzip.compress(b""), "magic number 00000803, got $"),
         (
             gzip.compress(bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 4, 4) + bytes(31)),
             r"sizes \[2, 4, 4\], but 31 values",
         ),
         (gzip.compress(bytes((0, 0, 8, 3)) + bytes(5)), r"its head states sizes \[0\]"),
     ],
-    ids=["not gzip", "cut short", "of integers", "of one dimension", "empty", "too few values", "head cut short"],
 )
 def test_damaged_files_are_named(tmp_path: Path, content: bytes, message: str):
     (tmp_path / "x.gz").write_bytes(content)
@@ -124,8 +121,9 @@ def test_a_wrong_checksum_is_an_error_and_leaves_no_file(root: Path, server: tup
     assert not list(root.rglob("*a.bin*"))
 
 
-def test_the_root_is_the_cache_folder_by_default(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CAPSELLA_DATA", "~/sets")
-    assert data_root() == Path.home() / "sets"
-    monkeypatch.delenv("CAPSELLA_DATA")
-    assert data_root().name == "capsella"
+def test_idx_files_are_not_unpacked_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(idx, "MAX_BYTES", 100_000)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 1000, 28, 28) + bytes(784_000)))
+    with pytest.raises(CapsellaError):
+        idx.read_idx(path, 3)

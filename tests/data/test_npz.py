@@ -1,6 +1,8 @@
 """The layouts of .npz files, MedMNIST's and the cells' sets among them."""
 
 import dataclasses
+import struct
+import zipfile
 from io import BytesIO
 from pathlib import Path
 
@@ -9,10 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, NamedData, NpzData, load_data
-from capsella.data.sources.medmnist import stored_size
+from capsella.data import DataOptions, NamedData, NpzData, download, load_data
+from capsella.data.npz import load_arrays
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.files import write_csv
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (30, 6, 8, 3), dtype=np.uint8)
 LABELS = np.arange(30) % 3
@@ -110,13 +111,6 @@ def test_images_of_one_group_stay_together(tmp_path: Path):
         load_data(NpzData(options.path, group="photo"))
 
 
-def test_a_group_on_two_sides_of_a_given_split_is_an_error(tmp_path: Path):
-    arrays = {"images": PIXELS, "labels": LABELS, "split": np.array([0] * 20 + [2] * 10), "slide": np.arange(30) // 3}
-    options = write(tmp_path / "a.npz", **arrays)
-    with pytest.raises(CapsellaError):
-        load_data(NpzData(options.path, group="slide"))
-
-
 def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
     joined = join(PIXELS)
     joined["image"] = joined["image"].copy()
@@ -139,29 +133,17 @@ def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
     [
         ({"images": PIXELS}, "must hold an array labels or label or category, got images"),
         ({"labels": LABELS}, "must hold an array images or image, got labels"),
-        ({"images": PIXELS.astype(np.float32), "labels": LABELS}, "images must be uint8, 0 to 255, got float32"),
-        ({"images": PIXELS[..., :2], "labels": LABELS}, r"with 1 or 3 channels, got \(30, 6, 8, 2\)"),
+        ({"images": PIXELS.astype(np.float32), "labels": LABELS}, "images must be uint8, .* got float32"),
+        ({"images": PIXELS[..., :2], "labels": LABELS}, r"\(30, 6, 8, 2\)"),
         ({"images": PIXELS, "labels": LABELS[:9]}, "as many images as labels, got 30 images and 9 labels"),
-        ({"images": PIXELS, "labels": LABELS / 2}, "float64"),
         ({"images": PIXELS, "labels": np.eye(30)}, r"\(30, 30\)"),
-        ({"images": PIXELS, "labels": LABELS - 1}, "labels: must be from 0 to 1 for 2 classes, got -1 for image 0"),
-        ({"images": PIXELS, "labels": LABELS, "classes": ["a", "b"]}, "from 0 to 1 for 2 classes, got 2 for image 2"),
+        ({"images": PIXELS, "labels": LABELS - 1}, "labels: must be from 0 to 1, got -1 for image 0"),
         ({"images": PIXELS, "labels": LABELS * 0}, r"a: must have at least 2 classes, got \['0'\]"),
-        ({"images": PIXELS, "labels": LABELS, "classes": list("abcd")}, "a: the class 'd' has no image in train"),
         ({"images": PIXELS, "labels": LABELS, "split": LABELS[:5]}, "as many split codes as labels, got 5"),
-        (
-            {"images": PIXELS, "labels": LABELS, "classes": np.array(3)},
-            r"classes must be a list of names, got an array",
-        ),
         ({"images": PIXELS, "labels": LABELS + 10**9}, "labels must count the classes from 0, got 1000000002"),
-        (
-            {"images": PIXELS, "labels": LABELS, "name": ["a"] * 35},
-            "as many names as labels, got 35 names and 30 labels",
-        ),
         ({"images": PIXELS, "labels": np.array([{}] * 30)}, "a .npz file without pickled objects"),
         ({"image": PIXELS.ravel(), "image_offset": np.arange(31)[::-1], "label": LABELS}, "`image_offset` must rise"),
-        ({"image": PIXELS.ravel(), "image_offset": np.arange(31.0), "label": LABELS}, "must be integers, got float64"),
-        ({"images": PIXELS[:, :0], "labels": LABELS}, r"must have at least one pixel, got \(30, 0, 8, 3\)"),
+        ({"images": PIXELS[:, :0], "labels": LABELS}, r"\(30, 0, 8, 3\)"),
     ],
 )
 def test_what_does_not_fit_is_an_error(tmp_path: Path, arrays: dict[str, object], message: str):
@@ -180,10 +162,6 @@ def test_files_that_are_no_npz(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(CapsellaError, match=r"a\.npz"):
         load_data(NpzData(path))
-
-
-def test_medmnist_takes_the_file_that_need_not_be_enlarged():
-    assert [stored_size(size) for size in (None, 20, 28, 29, 64, 200, 224, 300)] == [28, 28, 28, 64, 64, 224, 224, 224]
 
 
 def test_medmnist_is_read_with_its_class_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -209,12 +187,27 @@ def test_an_array_parts_nothing_unless_it_is_named(tmp_path, name):
     assert "group" in named.train.metadata
 
 
-def test_splits_of_two_sizes_are_not_mixed(tmp_path):
-    split = {"train_images": PIXELS, "train_labels": LABELS, "test_images": PIXELS[:6, :4], "test_labels": LABELS[:6]}
-    rows = [(k, str(LABELS[k % 30]), ("train", "validation", "test")[k % 3 if k < 30 else 0]) for k in range(36)]
-    write_csv(tmp_path / "split.csv", ("index", "class", "split"), rows)
-    options = dataclasses.replace(
-        write(tmp_path / "m.npz", **split), split_file=tmp_path / "split.csv", duplicates="ignore"
-    )
+def packed(path, header, content=b""):
+    labels = BytesIO()
+    np.save(labels, np.zeros(3, np.int64))
+    text = header.encode() + b"\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("images.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + content)
+        archive.writestr("labels.npy", labels.getvalue())
+    return path
+
+
+def test_a_shape_that_no_memory_holds(tmp_path):
+    path = packed(tmp_path / "a.npz", "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000, 17, 17), }")
     with pytest.raises(CapsellaError):
-        load_data(options)
+        load_arrays(path)
+
+
+def test_zeros_are_not_unpacked_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "MAX_BYTES", 100_000)
+    few = "{'descr': '|u1', 'fortran_order': False, 'shape': (3, 300, 300), }"
+    path = packed(tmp_path / "a.npz", few, bytes(270_000))
+    with pytest.raises(CapsellaError):
+        load_arrays(path)
+    path = packed(tmp_path / "b.npz", few, np.random.default_rng(0).bytes(270_000))
+    assert load_arrays(path)["images"].shape == (3, 300, 300)

@@ -11,7 +11,7 @@ from PIL import ImageFile
 from rich.console import Console
 
 from capsella import fit
-from capsella.data import FolderData, loaded_source
+from capsella.data import FolderData, load
 from capsella.errors import CapsellaError
 from capsella.evaluation import difference_interval
 from capsella.experiments import CorrectnessTable
@@ -60,8 +60,8 @@ def test_fit_lists_once_decodes_each_image_once_and_writes_result_and_report(ima
         return decode(image)
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", count)
-    list_folder = loaded_source.list_folder
-    monkeypatch.setattr(loaded_source, "list_folder", lambda root: listed.append(root) or list_folder(root))
+    list_folder = load.list_folder
+    monkeypatch.setattr(load, "list_folder", lambda root: listed.append(root) or list_folder(root))
     monkeypatch.setattr(training_loop, "load_data", lambda data: loaded.append(data) or load_data(data))
     recipe = dataclasses.replace(CNN, data=FolderData(path=image_folder, size=17), epochs=1, batch_size=8)
     compute, console = ComputeOptions(accelerator="cpu"), Console(quiet=True)

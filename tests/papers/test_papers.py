@@ -9,7 +9,7 @@ from PIL import Image
 
 from capsella.data import NamedData, PairData, load_data
 from capsella.data.sources import toys
-from capsella.data.sources.viewpoints import is_familiar
+from capsella.data.sources.base import is_familiar
 from capsella.losses import LossOptions
 from capsella.models import count_parameters
 from capsella.papers.published import FIGURES, TABLES

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from capsella.data.download import data_root, find_or_download
+from capsella.data.download import find_or_download
 from capsella.data.holdout import hold_out_images
 from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
@@ -27,15 +27,12 @@ from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, errors_of
 
 SIZE = 40
-_FILE, _ARCHIVE = "affnist/test.mat", "affnist/test.mat.zip"
+_ARCHIVE = "affnist/test.mat.zip"
 _URL = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip"
-_INSTEAD = f"The unpacked {_FILE} does as well, and the source affnist-like is drawn without it. "
+_INSTEAD = "use the source affnist-like, which is drawn without it"
 # Seeds of the places of validation and test images, and of affine maps: the same on every machine, for every split.
 _VALIDATION_SEED, _TEST_SEED, _MAPS_SEED = 1, 2, 3
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)  # affNIST's ranges: ± degrees, ±, and along each axis
-# NotImplementedError: SciPy does not read this version of the format. SciPy's own error is named where it is
-# caught: its readers take a quarter of a second to import.
-_DAMAGED = (OSError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 _AT_A_TIME = 1000  # images whose maps are in memory together
 
 
@@ -112,23 +109,18 @@ def _mapped(
 
 
 def _read_published() -> ImageSet:
-    """Read the test images of affNIST from the authors' file or archive, which carries a checksum of its own.
+    """Read the test images of affNIST from the authors' archive, which carries a checksum of its own.
 
     Raises:
         CapsellaError: it is damaged, or holds something else.
     """
-    path = data_root() / _FILE
-    if not path.is_file():
-        path = find_or_download(_ARCHIVE, [_URL], None, _INSTEAD)
+    path = find_or_download(_ARCHIVE, [_URL], None, _INSTEAD)
+    damaged = (OSError, NotImplementedError, zipfile.BadZipFile, zlib.error, scipy.io.matlab.MatReadError)
     try:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                content = archive.read(path.stem)
-        else:
-            content = path.read_bytes()
-        data = scipy.io.loadmat(io.BytesIO(content))["affNISTdata"][0, 0]
+        with zipfile.ZipFile(path) as archive:
+            data = scipy.io.loadmat(io.BytesIO(archive.read(path.stem)))["affNISTdata"][0, 0]
         pixels, labels = data["image"], data["label_int"].ravel()
-    except (*_DAMAGED, scipy.io.matlab.MatReadError, KeyError, IndexError, ValueError, TypeError) as error:
+    except (*damaged, KeyError, IndexError, ValueError, TypeError) as error:
         raise CapsellaError(f"{path}: is not affNIST's; delete it to have it downloaded ({error!r})") from error
     if pixels.dtype != np.uint8 or pixels.shape != (SIZE * SIZE, len(labels)):
         raise CapsellaError(
@@ -141,19 +133,10 @@ def _read_published() -> ImageSet:
 
 _MNIST = "LeCun, Bottou, Bengio, Haffner 1998"
 SOURCES = tuple(
-    Source(
-        name=name,
-        read=_read,
-        images=f"60,000 / – / {test}",
-        size=f"{SIZE}×{SIZE}×1",
-        classes=10,
-        files=files,
-        get="downloaded on first use",
-        citation=citation,
-    )
+    Source(name, _read, f"60,000 / – / {test}", f"{SIZE}×{SIZE}×1", 10, files, citation)
     for name, test, files, citation in (
         ("mnist40", "10,000", idx.files("mnist"), f"{_MNIST}, placed at random as in Sabour et al. 2017"),
-        ("affnist", "320,000", (_FILE, _ARCHIVE), "Tieleman 2013, affNIST, University of Toronto"),
+        ("affnist", "320,000", (_ARCHIVE,), "Tieleman 2013, affNIST, University of Toronto"),
         ("affnist-like", "10,000", idx.files("mnist"), f"{_MNIST}, under random affine maps drawn by this package"),
     )
 )

@@ -10,10 +10,9 @@ import lzma
 from dataclasses import fields, replace
 from pathlib import Path
 
-from capsella.data.download import data_root, find
-from capsella.data.folder import read_folder
-from capsella.data.listing import ClassFile, FolderListing, walk
-from capsella.data.npz import image_set, load_arrays, read_arrays, read_npz, with_label, with_radius
+from capsella.data.download import data_root, find_or_download
+from capsella.data.folder import ClassFile, FolderListing, read_folder, walk
+from capsella.data.npz import load_arrays, read_arrays, read_npz, with_label
 from capsella.data.options import DataOptions, FolderData, NamedData, NpzData
 from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
@@ -21,6 +20,7 @@ from capsella.errors import CapsellaError, pluralize
 
 _PBC, _PBC_FOLDER = "wbc/pbc_full_128.npz", "wbc/PBC_dataset_normal_DIB"
 _PBC_SUBSET = "wbc/pbc_subset_224.npz"
+_WBC = "segmentation-wbc"
 _BCCD = "wbc/bccd_augmented_128x96.npz"
 _SEGMENTATION = "wbc/segmentation_wbc_1.npz"
 _GET_PBC = (
@@ -47,7 +47,7 @@ def _read_pbc(options: NamedData) -> SourceSplits:
     by_code = options.name == "pbc-11"
     if (folder := data_root() / _PBC_FOLDER).is_dir():
         return replace(_read_original(folder, options, by_code), name=options.name)
-    path = find(_PBC, _GET_PBC)
+    path = find_or_download(_PBC, instead=_GET_PBC)
     arrays = load_arrays(path)
     if by_code:
         arrays = with_label(path, arrays, "code")
@@ -85,63 +85,36 @@ def _read_original(folder: Path, options: NamedData, by_code: bool) -> SourceSpl
         )
     shared = {field.name: getattr(options, field.name) for field in fields(DataOptions)}
     listing = FolderListing(folder, tuple(files), (f"{len(seen) - len(splits)} images of the set are in no split",))
-    source, _ = read_folder(FolderData(folder, duplicates="ignore", **shared), listing, None, lambda source: ())
-    return source
+    return read_folder(FolderData(folder, duplicates="ignore", **shared), listing)
 
 
 def _read_subset(options: NamedData) -> SourceSplits:
-    return replace(read_npz(find(_PBC_SUBSET, _GET_SUBSET), options), name="pbc-subset")
+    return replace(read_npz(find_or_download(_PBC_SUBSET, instead=_GET_SUBSET), options), name="pbc-subset")
 
 
 def _read_bccd(options: NamedData) -> SourceSplits:
     # Its images are rotated and shifted copies of 348 photographs, which must stay in one split.
-    path = find(_BCCD, _GET_BCCD)
+    path = find_or_download(_BCCD, instead=_GET_BCCD)
     shared = {field.name: getattr(options, field.name) for field in fields(DataOptions)}
     return replace(read_npz(path, NpzData(path, duplicates="ignore", **{**shared, "group": "photo"})), name="bccd")
 
 
 def _read_segmentation(options: NamedData) -> SourceSplits:
     # Its only basophil is left out: one image cannot be in train, validation and test.
-    path = find(_SEGMENTATION, _GET_SEGMENTATION)
-    arrays = load_arrays(path)
-    measured = with_radius(path, arrays, options)
-    images, broken, *_ = image_set(path, arrays, measured)
-    others = [name for name in images.classes if name != "basophil"]
-    return SourceSplits("segmentation-wbc", images.of_classes(others), broken=broken, cell_radius=measured.cell_radius)
+    source = read_npz(find_or_download(_SEGMENTATION, instead=_GET_SEGMENTATION), options)
+    others = [name for name in source.train.classes if name != "basophil"]
+    return replace(source, name=_WBC, train=source.train.of_classes(others))
 
 
-_ACEVEDO = "Acevedo et al. 2020, Data in Brief 30"
+_ACEVEDO, _TSUTSUI = "Acevedo et al. 2020, Data in Brief 30", "splits of WBCAtt: Tsutsui, Pang, Wen 2023, NeurIPS"
+_SHENGGAN = "Shenggan 2017, BCCD Dataset; Mooney 2018, Blood Cell Images (augmented copies of 348 photographs)"
+_ZHENG = "Zheng, Wang, Wang, Liu 2018, Micron 107 (Jiangxi Tecom; its only basophil is left out)"
+_FILES, _SUBSET = (_PBC, _PBC_FOLDER), f"{_ACEVEDO}; {_TSUTSUI}"
+_ABOUT_120 = "about 120×120×3"
 SOURCES = (
-    Source("pbc", _read_pbc, "10,648 / 1,522 / 3,042", "128×128×3", 8, (_PBC, _PBC_FOLDER), _GET_PBC, _ACEVEDO),
-    Source("pbc-11", _read_pbc, "10,518 / 1,504 / 3,005", "128×128×3", 11, (_PBC, _PBC_FOLDER), _GET_PBC, _ACEVEDO),
-    Source(
-        "pbc-subset",
-        _read_subset,
-        "1,503 / 243 / 377",
-        "224×224×3",
-        5,
-        (_PBC_SUBSET,),
-        _GET_SUBSET,
-        f"{_ACEVEDO}; splits of WBCAtt: Tsutsui, Pang, Wen 2023, NeurIPS",
-    ),
-    Source(
-        "bccd",
-        _read_bccd,
-        "9,957 / – / 2,487",
-        "96×128×3",
-        4,
-        (_BCCD,),
-        _GET_BCCD,
-        "Shenggan 2017, BCCD Dataset; Mooney 2018, Blood Cell Images (augmented copies of 348 photographs)",
-    ),
-    Source(
-        "segmentation-wbc",
-        _read_segmentation,
-        "299 / – / –",
-        "about 120×120×3",
-        4,
-        (_SEGMENTATION,),
-        _GET_SEGMENTATION,
-        "Zheng, Wang, Wang, Liu 2018, Micron 107 (Jiangxi Tecom; its only basophil is left out)",
-    ),
+    Source("pbc", _read_pbc, "10,648 / 1,522 / 3,042", "128×128×3", 8, _FILES, _ACEVEDO, _GET_PBC),
+    Source("pbc-11", _read_pbc, "10,518 / 1,504 / 3,005", "128×128×3", 11, _FILES, _ACEVEDO, _GET_PBC),
+    Source("pbc-subset", _read_subset, "1,503 / 243 / 377", "224×224×3", 5, (_PBC_SUBSET,), _SUBSET, _GET_SUBSET),
+    Source("bccd", _read_bccd, "9,957 / – / 2,487", "96×128×3", 4, (_BCCD,), _SHENGGAN, _GET_BCCD),
+    Source(_WBC, _read_segmentation, "299 / – / –", _ABOUT_120, 4, (_SEGMENTATION,), _ZHENG, _GET_SEGMENTATION),
 )

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsella.data.download import find, find_or_download
+from capsella.data.decoding import resize_array
+from capsella.data.download import find_or_download
 from capsella.data.images import ImageSet
 from capsella.data.npz import image_set, load_arrays
 from capsella.data.options import NamedData
-from capsella.data.reading import resize_array
 from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, errors_of
@@ -27,7 +27,7 @@ _CITATION = "Krizhevsky 2009, technical report, University of Toronto"
 
 
 def _read_original(options: NamedData) -> SourceSplits:
-    path = find_or_download(_ARCHIVE, [_URL], f"md5:{_MD5}", "A JPEG copy is the source cifar10-jpeg. ")
+    path = find_or_download(_ARCHIVE, [_URL], f"md5:{_MD5}", "use the JPEG copy, cifar10-jpeg")
     return SourceSplits("cifar10", train=_read_split(path, "train", options), test=_read_split(path, "test", options))
 
 
@@ -35,7 +35,8 @@ def _read_split(path: Path, split: str, options: NamedData) -> ImageSet:
     # A record is one byte of label, then 32×32 bytes each of red, green and blue.
     try:
         with tarfile.open(path, "r:gz") as archive:
-            content = b"".join(_member(archive, f"cifar-10-batches-bin/{name}") for name in _MEMBERS[split])
+            files = [archive.extractfile(f"cifar-10-batches-bin/{name}") for name in _MEMBERS[split]]
+            content = b"".join(file.read() for file in files if file is not None)
     except (OSError, EOFError, KeyError, tarfile.TarError, zlib.error) as error:
         raise CapsellaError(f"{path}: cannot be read ({error}); delete it to have it downloaded") from error
     if not content or len(content) % 3073:
@@ -47,39 +48,15 @@ def _read_split(path: Path, split: str, options: NamedData) -> ImageSet:
         return ImageSet(images, torch.from_numpy(records[:, 0].astype(np.int64)), _CLASSES)
 
 
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    if file is None:
-        raise KeyError(f"{name} is not a file")
-    return file.read()
-
-
 def _read_jpeg(options: NamedData) -> SourceSplits:
-    train, test = (
-        image_set(path, load_arrays(path), options) for path in (find(file, _JPEG_GET) for file in _JPEG.values())
-    )
-    return SourceSplits("cifar10-jpeg", train=train[0], test=test[0], broken=train[1] + test[1])
+    paths = [find_or_download(file, instead=_JPEG_GET) for file in _JPEG.values()]
+    train, test = (image_set(path, load_arrays(path), options) for path in paths)
+    return SourceSplits("cifar10-jpeg", train.images, test=test.images, broken=train.broken + test.broken)
 
 
+_LOSSY = f"{_CITATION} (lossy JPEG copy: error rates do not compare with published ones)"
+_ABOUT = ("50,000 / – / 10,000", "32×32×3", 10)
 SOURCES = (
-    Source(
-        name="cifar10",
-        read=_read_original,
-        images="50,000 / – / 10,000",
-        size="32×32×3",
-        classes=10,
-        files=(_ARCHIVE,),
-        get="downloaded on first use",
-        citation=_CITATION,
-    ),
-    Source(
-        name="cifar10-jpeg",
-        read=_read_jpeg,
-        images="50,000 / – / 10,000",
-        size="32×32×3",
-        classes=10,
-        files=tuple(_JPEG.values()),
-        get=_JPEG_GET,
-        citation=f"{_CITATION} (lossy JPEG copy: error rates do not compare with published ones)",
-    ),
+    Source("cifar10", _read_original, *_ABOUT, (_ARCHIVE,), _CITATION),
+    Source("cifar10-jpeg", _read_jpeg, *_ABOUT, tuple(_JPEG.values()), _LOSSY, _JPEG_GET),
 )

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and KMNIST: gzipped IDX files of one layout."""
+"""MNIST, Fashion-MNIST and KMNIST in gzipped IDX files, and the 8×8 digits that come with scikit-learn."""
 
 import math
 import zlib
@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from capsella.data.decoding import resize_array
 from capsella.data.download import find_or_download, gunzip
+from capsella.data.holdout import hold_out_images
 from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
-from capsella.data.reading import resize_array
 from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
 from capsella.errors import CapsellaError, errors_of
@@ -62,19 +63,15 @@ _CITATIONS = {
     "kmnist": "Clanuwat et al. 2018, arXiv:1812.01718",
 }
 
+# digits has no test split of its own; this one is the same for every split_seed
+_TEST_SHARE, _TEST_SEED = 0.2, 0
 MAX_BYTES = 100_000_000  # twice the largest file of these sets
 
 
 def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
     """Read a gzipped IDX file of bytes: magic number 0x0000 08 0d, d big-endian sizes, then the values.
 
-    Args:
-        path: the file.
-        dimensions: required number: 3 for images, 1 for labels.
-
-    Raises:
-        CapsellaError: not gzip, cut short, another type or number of dimensions, more or fewer values than stated, or
-            more than `MAX_BYTES` of them.
+    `dimensions` is 3 for images, 1 for labels. Damaged files and other types raise `CapsellaError`.
     """
     try:
         content = gunzip(Path(path), MAX_BYTES)
@@ -103,38 +100,40 @@ def read_split(options: NamedData, split: str) -> ImageSet:
     Raises:
         CapsellaError: a file is missing or damaged, or images and labels do not fit.
     """
+    name = options.name
     images_file, labels_file = (
-        find_or_download(
-            f"{options.name}/{file}",
-            [mirror + file for mirror in _MIRRORS[options.name]],
-            f"sha256:{_SHA256[options.name][file]}",
-        )
+        find_or_download(f"{name}/{file}", [url + file for url in _MIRRORS[name]], f"sha256:{_SHA256[name][file]}")
         for file in _FILES[split]
     )
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
     pixels = resize_array(images[..., None], options.preprocessing)
     with errors_of(f"{images_file} and {labels_file} do not belong together"):
-        return ImageSet(
-            images=pixels,
-            labels=torch.from_numpy(labels.astype(np.int64)),
-            classes=_CLASSES[options.name],
-        )
+        return ImageSet(pixels, torch.from_numpy(labels.astype(np.int64)), _CLASSES[name])
 
 
 def _read(options: NamedData) -> SourceSplits:
     return SourceSplits(options.name, train=read_split(options, "train"), test=read_split(options, "test"))
 
 
-SOURCES = tuple(
-    Source(
-        name=name,
-        read=_read,
-        images="60,000 / – / 10,000",
-        size="28×28×1",
-        classes=10,
-        files=files(name),
-        get="downloaded on first use",
-        citation=_CITATIONS[name],
+def _read_digits(options: NamedData) -> SourceSplits:
+    from sklearn.datasets import load_digits  # a second to import
+
+    digits = load_digits()
+    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 0..16 in the source
+    images = ImageSet(
+        images=resize_array(pixels[..., None], options.preprocessing),
+        labels=torch.from_numpy(digits.target.astype(np.int64)),
+        classes=tuple(str(name) for name in digits.target_names),
     )
-    for name in _MIRRORS
+    train, test = hold_out_images(images, _TEST_SHARE, _TEST_SEED)
+    return SourceSplits("digits", train=train, test=test)
+
+
+_UCI = "Alpaydin, Kaynak 1998, UCI Machine Learning Repository (the test half of optdigits)"
+SOURCES = (
+    Source("digits", _read_digits, "1,438 / – / 359", "8×8×1", 10, (), _UCI, "comes with scikit-learn"),
+    *(
+        Source(name, _read, "60,000 / – / 10,000", "28×28×1", 10, files(name), citation)
+        for name, citation in _CITATIONS.items()
+    ),
 )

@@ -49,21 +49,20 @@ def _read(options: NamedData) -> SourceSplits:
     return replace(read_npz(path, options, _CLASSES[options.name]), name=options.name)
 
 
-def _source(name: str, images: str, channels: int, citation: str) -> Source:
-    return Source(
-        name=name,
-        read=_read,
-        images=images,
-        size=f"28, 64, 128 or 224 square×{channels}",
-        classes=len(_CLASSES[name]),
-        files=tuple(f"medmnist/{_file(name, size)}" for size in _SIZES),
-        get="downloaded on first use, at the size asked for",
-        citation=f"{citation}; Yang et al. 2023, Scientific Data 10",
-        largest=_SIZES[-1],
+SOURCES = tuple(
+    Source(
+        name,
+        _read,
+        images,
+        f"28, 64, 128 or 224 square×{channels}",
+        len(_CLASSES[name]),
+        tuple(f"medmnist/{_file(name, size)}" for size in _SIZES),
+        f"{citation}; Yang et al. 2023, Scientific Data 10",
+        "downloaded on first use, at the size asked for",
+        _SIZES[-1],
     )
-
-
-SOURCES = (
-    _source("bloodmnist", "11,959 / 1,712 / 3,421", 3, "Acevedo et al. 2020, Data in Brief 30"),
-    _source("pneumoniamnist", "4,708 / 524 / 624", 1, "Kermany et al. 2018, Cell 172"),
+    for name, images, channels, citation in (
+        ("bloodmnist", "11,959 / 1,712 / 3,421", 3, "Acevedo et al. 2020, Data in Brief 30"),
+        ("pneumoniamnist", "4,708 / 524 / 624", 1, "Kermany et al. 2018, Cell 172"),
+    )
 )

@@ -1,4 +1,4 @@
-"""smallNORB: photographs of toys from known viewpoints, as the original `.mat` files or a lossy JPEG copy."""
+"""smallNORB: photographs of toys from known viewpoints, as the original `.mat.gz` files or a lossy JPEG copy."""
 
 import zlib
 from dataclasses import replace
@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from capsella.data.download import data_root, find, find_or_download, gunzip
+from capsella.data.decoding import resize_array
+from capsella.data.download import find_or_download, gunzip
 from capsella.data.images import ImageSet
-from capsella.data.npz import image_set, load_arrays
+from capsella.data.npz import NpzImages, image_set, load_arrays
 from capsella.data.options import NamedData
-from capsella.data.reading import resize_array
-from capsella.data.sources.base import Source
-from capsella.data.sources.viewpoints import arrange_viewpoints
+from capsella.data.sources.base import Source, arrange_viewpoints
 from capsella.data.splits import SourceSplits
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
@@ -33,14 +32,11 @@ _SHA256 = {
     )
 }
 _MAGIC: dict[int, np.dtype[Any]] = {
-    0x1E3D4C51: np.dtype("<f4"),
-    0x1E3D4C53: np.dtype("<f8"),
     0x1E3D4C54: np.dtype("<i4"),
     0x1E3D4C55: np.dtype("u1"),
-    0x1E3D4C56: np.dtype("<i2"),
 }
 MAX_BYTES = 500_000_000  # the largest file has 448,000,000
-_INSTEAD = "A JPEG copy is the source smallnorb-jpeg. "
+_INSTEAD = "use the JPEG copy, smallnorb-jpeg"
 _JPEG = {"train": "smallnorb/smallnorb_train.npz", "test": "smallnorb/smallnorb_test.npz"}
 POSED_TEST_INSTANCES = (0, 1)  # toys that smallnorb-jpeg-poses tests on; it trains on 2, 3 and 5
 _JPEG_GET = "no public mirror has it in this form; the source smallnorb downloads the original"
@@ -50,7 +46,7 @@ _POSED_CITATION = f"{_JPEG_CITATION}; toys 2, 3, 5 / 0, 1 of its test file, by e
 
 
 def read_norb_matrix(path: Path) -> np.ndarray:
-    """Read one of NORB's binary matrices, `.mat` or `.mat.gz` (they are no MATLAB files).
+    """Read one of NORB's packed binary matrices, `.mat.gz` (they are no MATLAB files).
 
     Little-endian: a magic number for the type, the number of dimensions, at least three sizes, then the values.
 
@@ -58,18 +54,15 @@ def read_norb_matrix(path: Path) -> np.ndarray:
         CapsellaError: the magic number is wrong, or the file is cut short or too long.
     """
     try:
-        content = gunzip(path, MAX_BYTES) if path.suffix == ".gz" else path.read_bytes()
+        content = gunzip(path, MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise CapsellaError(f"{path}: cannot be read ({error})") from error
     if len(content) < 20:
         raise CapsellaError(f"{path}: must begin with 20 bytes of header, got {len(content)} bytes")
     magic, dimensions = np.frombuffer(content, dtype="<u4", count=2).tolist()
-    if magic not in _MAGIC:
-        known = ", ".join(f"0x{number:08X}" for number in _MAGIC)
-        raise CapsellaError(f"{path}: the magic number must be one of {known}, got 0x{magic:08X}")
     header = 8 + 4 * max(3, dimensions)
-    if not 1 <= dimensions <= 8 or len(content) < header:
-        raise CapsellaError(f"{path}: must have 1 to 8 dimensions with a size each, got {dimensions}")
+    if magic not in _MAGIC or not 1 <= dimensions <= 8 or len(content) < header:
+        raise CapsellaError(f"{path}: must begin with a known type and 1 to 8 sizes, got 0x{magic:08X}, {dimensions}")
     shape = np.frombuffer(content, dtype="<u4", count=dimensions, offset=8).tolist()
     dtype = _MAGIC[magic]
     expected = header + dtype.itemsize * int(np.prod(shape, dtype=object))
@@ -88,7 +81,11 @@ def _read_split(stem: str, options: NamedData) -> ImageSet:
 
     The columns of `info` are instance, elevation 0–8, azimuth in tens of degrees, and lighting.
     """
-    paths = {part: _find(f"{stem}-{part}.mat") for part in ("dat", "cat", "info")}
+    files = {part: f"{stem}-{part}.mat.gz" for part in ("dat", "cat", "info")}
+    paths = {
+        part: find_or_download(f"smallnorb/{file}", [_URL + file], f"sha256:{_SHA256[file]}", _INSTEAD)
+        for part, file in files.items()
+    }
     dat, cat, info = (read_norb_matrix(path) for path in paths.values())
     if dat.ndim != 4 or dat.shape[1] != 2 or cat.shape != dat.shape[:1] or info.shape != (len(dat), 4):
         raise CapsellaError(
@@ -102,55 +99,35 @@ def _read_split(stem: str, options: NamedData) -> ImageSet:
         return ImageSet(torch.cat(cameras, 1), torch.from_numpy(cat.astype(np.int64)), CLASSES, None, metadata)
 
 
-def _find(name: str) -> Path:
-    """Return the unpacked file if it exists, or else the packed one, downloaded if necessary."""
-    unpacked = data_root() / "smallnorb" / name
-    if unpacked.is_file():
-        return unpacked
-    packed = f"{name}.gz"
-    return find_or_download(f"smallnorb/{packed}", [_URL + packed], f"sha256:{_SHA256[packed]}", _INSTEAD)
-
-
 def _read_jpeg(options: NamedData) -> SourceSplits:
-    if options.viewpoints != "all":
-        raise CapsellaError(
-            f"smallNORB (JPEG copy): viewpoints: the images must have their {options.viewpoints} as metadata, and "
-            "those to train on have none; the source smallnorb-jpeg-poses has elevations"
-        )
-    sets = {split: _read_jpeg_split(find(file, _JPEG_GET), options) for split, file in _JPEG.items()}
-    parts = SourceSplits(
-        "smallNORB (JPEG copy)", train=sets["train"][0], test=sets["test"][0], broken=sets["train"][1] + sets["test"][1]
-    )
+    train, test = (_read_jpeg_split(find_or_download(file, instead=_JPEG_GET), options) for file in _JPEG.values())
+    parts = SourceSplits("smallNORB (JPEG copy)", train.images, test=test.images, broken=train.broken + test.broken)
     return arrange_viewpoints(parts, options)
 
 
 def _read_posed_jpeg(options: NamedData) -> SourceSplits:
     """Read the test file, the only one of the copy with poses, split by toys: three train, two test."""
-    images, broken = _read_jpeg_split(find(_JPEG["test"], _JPEG_GET), options)
-    tested = torch.isin(images.metadata["instance"], torch.tensor(POSED_TEST_INSTANCES))
-    train, test = (images.subset(mask.nonzero().flatten()) for mask in (~tested, tested))
-    return arrange_viewpoints(
-        SourceSplits("smallNORB (JPEG copy, toys with poses)", train=train, test=test, broken=broken), options
-    )
+    read = _read_jpeg_split(find_or_download(_JPEG["test"], instead=_JPEG_GET), options)
+    tested = torch.isin(read.images.metadata["instance"], torch.tensor(POSED_TEST_INSTANCES))
+    train, test = (read.images.subset(mask.nonzero().flatten()) for mask in (~tested, tested))
+    parts = SourceSplits("smallNORB (JPEG copy, toys with poses)", train, test=test, broken=read.broken)
+    return arrange_viewpoints(parts, options)
 
 
-def _read_jpeg_split(path: Path, options: NamedData) -> tuple[ImageSet, tuple[str, ...]]:
+def _read_jpeg_split(path: Path, options: NamedData) -> NpzImages:
     # Image files 2i and 2i + 1 are the left and right camera of pair i; other arrays have one number per pair.
     arrays = load_arrays(path)
     alone = ("image", "image_offset", "classes")
     twice = {name: values if name in alone else values.repeat(2) for name, values in arrays.items()}
-    pairs = np.arange(len(arrays["category"]))
-    read = [
-        image_set(path, twice, replace(options, group=None), rows=2 * pairs + camera) for camera in _cameras(options)
-    ]
-    images, broken = read[0].images, sum((part.broken for part in read), ())
-    if len(read) == 2:
-        if broken:
-            raise CapsellaError(f"{path}: both images of every pair must be readable for camera 'both'; {broken[0]}")
-        images = replace(images, images=torch.cat([part.images.images for part in read], 1))
-    if "elevation" in images.metadata:
-        images.metadata["elevation"] = 30 + 5 * images.metadata["elevation"]  # degrees
-    return images, broken
+    pairs, options = np.arange(len(arrays["category"])), replace(options, group=None)
+    first, *others = (image_set(path, twice, options, rows=2 * pairs + camera) for camera in _cameras(options))
+    if others and (first.broken or others[0].broken):
+        raise CapsellaError(f"{path}: both images of every pair must be readable for camera 'both'")
+    pixels = torch.cat([part.images.images for part in (first, *others)], 1)
+    metadata = dict(first.images.metadata)
+    if "elevation" in metadata:
+        metadata["elevation"] = 30 + 5 * metadata["elevation"]  # degrees
+    return first._replace(images=replace(first.images, images=pixels, metadata=metadata))
 
 
 def _cameras(options: NamedData) -> tuple[int, ...]:
@@ -159,20 +136,13 @@ def _cameras(options: NamedData) -> tuple[int, ...]:
     return {"left": (0,), "right": (1,), "both": (0, 1)}[options.camera]
 
 
-SOURCES = tuple(
+_ORIGINAL_FILES, _JPEG_FILES = tuple(f"smallnorb/{file}" for file in _SHA256), tuple(_JPEG.values())
+_IMAGES, _ABOUT = "24,300 / – / 24,300", ("96×96×1, or ×2 for both cameras", 5)
+_POSED_IMAGES = "14,580 / – / 9,720"
+SOURCES = (
+    Source("smallnorb", _read_original, _IMAGES, *_ABOUT, _ORIGINAL_FILES, _CITATION),
+    Source("smallnorb-jpeg", _read_jpeg, _IMAGES, *_ABOUT, _JPEG_FILES, _JPEG_CITATION, _JPEG_GET),
     Source(
-        name=name,
-        read=read,
-        images=images,
-        size="96×96×1, or ×2 for both cameras",
-        classes=5,
-        files=files,
-        get="downloaded on first use" if name == "smallnorb" else _JPEG_GET,
-        citation=citation,
-    )
-    for name, read, images, files, citation in (
-        ("smallnorb", _read_original, "24,300 / – / 24,300", tuple(f"smallnorb/{f}" for f in _SHA256), _CITATION),
-        ("smallnorb-jpeg", _read_jpeg, "24,300 / – / 24,300", tuple(_JPEG.values()), _JPEG_CITATION),
-        ("smallnorb-jpeg-poses", _read_posed_jpeg, "14,580 / – / 9,720", (_JPEG["test"],), _POSED_CITATION),
-    )
+        "smallnorb-jpeg-poses", _read_posed_jpeg, _POSED_IMAGES, *_ABOUT, _JPEG_FILES[1:], _POSED_CITATION, _JPEG_GET
+    ),
 )

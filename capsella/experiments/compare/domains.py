@@ -24,7 +24,6 @@ from capsella.data import (
     copies_among,
     load_data,
     read_domain,
-    similar_names,
     single_images,
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
@@ -157,9 +156,7 @@ def _print_domains(domains: dict[str, Domain], console: Console) -> None:
     """Print the classes of each domain, and warn of images that are in two domains, which make tests too optimistic."""
     for name, domain in domains.items():
         counts = ", ".join(f"{label} {count}" for label, count in domain.images.counts().items())
-        elsewhere = {label for other, another in domains.items() if other != name for label in another.left_out}
-        similar = similar_names(name, domain.left_out, elsewhere - set(domain.left_out))
-        console.print(f"{name}: {counts}", *domain.lines(), *similar, sep="\n", markup=False, soft_wrap=True)
+        console.print(f"{name}: {counts}", *domain.lines(), sep="\n", markup=False, soft_wrap=True)
     names = list(domains)
     for k, name in enumerate(names):
         for other in names[:k]:

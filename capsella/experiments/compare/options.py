@@ -82,8 +82,8 @@ class ComparisonOptions(CommonComparisonOptions):
     cells: Cells = "whole"
     """For stained cells in colour: `cut` crops each cell at one scale; `matched` also normalises its stain."""
     range: tuple[float, float] | None = None
-    """The values that become 0 and 255 in files of more than 8 bits a channel, e.g. 0 4095. Default: what the training
-    images state, or else the percentiles 0.1 and 99.9 of their values."""
+    """The values that become 0 and 255 in files of more than 8 bits a channel, e.g. 0 4095. Default:
+    the percentiles 0.1 and 99.9 of the values of up to 100 images."""
     flip: bool = True
     """Mirror training images at random, both ways; not for digits, or organs that have a left and a right."""
     mirror: bool = False

@@ -28,7 +28,7 @@ from capsella.data import (
 )
 from capsella.data.catalogue import largest_side
 from capsella.data.images import join
-from capsella.data.loaded_source import LoadedSource, load_source
+from capsella.data.load import LoadedSource, load_source
 from capsella.data.options import FileData
 from capsella.data.splits import UNUSED
 from capsella.errors import ArgumentError, CapsellaError, near_names, warn_once
