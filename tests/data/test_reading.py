@@ -198,7 +198,7 @@ def test_colour_of_16_bits_is_read_to_its_lower_byte(tmp_path: Path, content: by
 )
 def test_what_cannot_be_brought_to_a_range_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "a.tif").write_bytes(content)
-    with pytest.raises(CapsellaError, match="interleaved DEEP"):
+    with pytest.raises(CapsellaError, match="interleaved RGB"):
         read_image(tmp_path / "a.tif", value_range=TWELVE)
 
 
