@@ -1,5 +1,4 @@
-// Dynamic routing where a child's weight depends on its type alone: exact without a single vote, as in
-// `TiedVotes` in capsella/routing/dynamic.py.
+// Dynamic routing where a child's weight depends on its type alone: exact without a single vote.
 //
 // With children i = (k, m) of type m in slot k, W_mj comes out of both sums of Procedure 1:
 //   û_kmj·g_j = u_km·(g_j W_mjᵀ)          and          Σ_km c_kmj û_kmj = Σ_m (Σ_k c_kmj u_km) W_mj.
