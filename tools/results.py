@@ -1,7 +1,7 @@
 """Committed results, and docs/reference/results.md, which `make results` generates from them.
 
-- `python -m tools.results add NAME FILE`: add the JSON of a run (result.json), a table, a figure or `capsella bench` to
-  `results/`.
+- `python -m tools.results add NAME FILE`: add the JSON of a run (result.json), a comparison (comparison.json), a table,
+  a figure or `capsella bench` to `results/`.
 - `python -m tools.results`: print the page.
 
 `results/` holds runs.csv, a row per single run; tables/NAME.json; figures.json with figures/NAME.png; and speed.json,
@@ -69,6 +69,7 @@ ONLY_IN_JSON = {
     ),
     *("unattacked, right %", "attacked, right %", "entropy", "training, images/s", "ms an image", "memory MiB"),
 }
+FAMILIES = ("capsules", "CNN", "pretrained")
 BAR_MS = 50.0  # most milliseconds per image on the instrument of the thesis (Forslöv 2018)
 
 
@@ -137,14 +138,16 @@ def markdown_row(*cells: str) -> str:
 
 
 def add(name: str, path: Path, folder: Path = RESULTS) -> None:
-    """Add a JSON file to `folder`: a run's result.json, a table, the numbers of a figure, or `capsella bench --out`.
+    """Add a JSON file to `folder`: of a run, a comparison, a table, the numbers of a figure, or `capsella bench`.
 
     Raises:
         CapsellaError: the file is none of these.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if "networks" in values:
+        if "decision" in values:
+            _write_table(folder, "comparisons", _comparisons_section(name, values, folder))
+        elif "networks" in values:
             _write_table(folder, name, _bench_section(name, values))
         elif "rows" in values:
             _write_table(folder, name, _table_section(name, values))
@@ -153,7 +156,9 @@ def add(name: str, path: Path, folder: Path = RESULTS) -> None:
         else:
             _write_figure(folder, name, path, {key: values[key] for key in ("title", "command", "measured", "note")})
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise CapsellaError(f"{path} is no result of a run, table, figure or benchmark: {error!r}") from error
+        raise CapsellaError(
+            f"{path} is not the JSON of a run, comparison, table, figure or bench: {error!r}"
+        ) from error
 
 
 def _write_run(folder: Path, name: str, values: Mapping[str, Any]) -> None:
@@ -220,6 +225,50 @@ def _bench_section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     )
     heads = ["network", "image", "fastest", "p50 ms", f"under {BAR_MS:.0f} ms", "images/s", *backends]
     return _one_table(f"Latency: {name}", text, heads, 3, rows)
+
+
+def _comparisons_section(name: str, values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the table of comparisons with a row for this one: the best network of each kind, and the decision."""
+    decision, networks = values["decision"], {network["network"]: network for network in values["networks"]}
+    measure = decision["measure"].replace(" ", "_")
+    best = {networks[each]["family"]: networks[each] for each in decision["finalists"]}
+    shown = [_percent(best[family][measure]) if family in best else "–" for family in FAMILIES]
+    capsules = best.get("capsules", {}).get("network")
+    difference = decision["difference_from_reference"].get(capsules)
+    chosen = networks.get(decision["recommended"], {"title": "none"})["title"]
+    row = [
+        *(
+            name,
+            str(len(values["classes"])),
+            f"{values['images']:,}",
+            str(values["folds"]),
+            decision["measure"],
+            *shown,
+        ),
+        "–" if difference is None else _percent(difference, "+.1f"),
+        f"{100 * decision['detectable_difference']:.1f}",
+        chosen,
+        f"{values['announced_seconds'] / 60:.0f}",
+        f"{values['seconds'] / 60:.0f}",
+    ]
+    path, rows = folder / "tables" / "comparisons.json", [row]
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))["tables"][0]["rows"]
+        rows = [*(other for other in before if other[0] != name), row]
+    text = (
+        f"`capsella compare IMAGES --minutes …`. Per cent of the tested images, with 95 % intervals. "
+        f"{hardware(values['environment'])}; torch {values['environment']['torch']}."
+    )
+    heads = [
+        *("images of", "classes", "tested", "folds", "measure", *FAMILIES, "capsules − CNN, points", "detects"),
+        *("recommended", "minutes announced", "minutes"),
+    ]
+    return _one_table("Comparisons: comparisons", text, heads, 1, rows)
+
+
+def _percent(interval: Mapping[str, float], form: str = ".1f") -> str:
+    estimate, low, high = (format(100 * interval[key], form) for key in ("estimate", "low", "high"))
+    return f"{estimate} ({low} to {high})"
 
 
 def _one_table(

@@ -44,6 +44,19 @@ BENCH = {
         "none": {"size": [3, 96, 128], "unavailable": {"eager": "differs"}, "backends": {}},
     },
 }  # fmt: skip
+SHARE = {"estimate": 0.9, "low": 0.85, "high": 0.94}
+COMPARISON = {
+    "decision": {
+        "measure": "accuracy", "finalists": ["a", "b"], "recommended": "b", "detectable_difference": 0.03,
+        "difference_from_reference": {"a": {"estimate": -0.02, "low": -0.05, "high": 0.01}},
+    },
+    "networks": [
+        {"network": "a", "family": "capsules", "title": "A", "accuracy": SHARE},
+        {"network": "b", "family": "CNN", "title": "B", "accuracy": SHARE},
+    ],
+    "classes": {"x": 1, "y": 2}, "images": 400, "folds": 5, "announced_seconds": 900, "seconds": 960,
+    "environment": ENVIRONMENT,
+}  # fmt: skip
 FIGURE = {"title": "Figure 1", "command": "capsella papers run 1", "measured": "M.", "note": "N."}
 
 
@@ -55,13 +68,17 @@ def test_what_is_added_is_on_the_page(tmp_path):
     (folder / "runs.csv").write_text(",".join(results.COLUMNS) + "\n")
     source.with_suffix(".png").write_bytes(b"")
     runs = [(f"run-seed{seed}", {**RUN, "command": f"{RUN['command']} --seed {seed}"}) for seed in (0, 1, 1)]
-    for name, values in (*runs, ("table", TABLE), ("latency", BENCH), ("figure", FIGURE)):
+    for name, values in (*runs, ("table", TABLE), ("latency", BENCH), ("cells", COMPARISON), ("figure", FIGURE)):
         source.write_text(json.dumps(values))
         results.add(name, source, folder)
     page = results.markdown(folder).removeprefix(results.HEADER)
     rows = [line for line in page.splitlines() if line.startswith("|") and "---" not in line]
     assert rows == [
         "| run | `capsella train demo --epochs 30` | 30 | 1.95, 1.95 |",
+        "| images of | classes | tested | folds | measure | capsules | CNN | pretrained | capsules − CNN, points | "
+        "detects | recommended | minutes announced | minutes |",
+        "| cells | 2 | 400 | 5 | accuracy | 90.0 (85.0 to 94.0) | 90.0 (85.0 to 94.0) | – | -2.0 (-5.0 to +1.0) | "
+        "3.0 | B | 15 | 16 |",
         "| network | image | fastest | p50 ms | under 50 ms | images/s |",
         "| fast | 28×28×1 | native | 4.1 | yes | 120 |",
         "| none | 96×128×3 | none |  | no |  |",
