@@ -28,7 +28,10 @@ def plan_summary(search: Search) -> Group:
     line = f"{number}, up to {pluralize(rungs[-1], 'epoch')} each"
     if len(rungs) > 1:
         line += f"; after epoch {' and '.join(map(str, rungs[:-1]))} about one in three continues"
-    return Group(table, Text(line), Text(f"Estimated for one process: {search.end}."))
+    lines, minutes, whole = [line], search.options.minutes, rungs[-1] * search.seconds_per_epoch
+    if minutes is not None and 3 * whole > 60 * minutes:
+        lines.append(f"note: one whole training takes about {format_duration(whole)}; --epochs shortens it")
+    return Group(table, *map(Text, [*lines, f"Estimated for one process: {search.end}."]))
 
 
 def outcome_summary(search: Search, outcome: Outcome) -> Group:

@@ -168,10 +168,7 @@ def test_a_begun_comparison_keeps_its_images(images, backbone, tmp_path, planned
     [
         (["--networks", "hinton2018_cn"], "networks"),
         (["--networks", "hinton2018_cnn"], "networks"),
-        (["--seeds", "0"], "seeds"),
-        (["--minutes", "0"], "minutes"),
         (["--classes", "read"], "classes"),
-        (["--epochs", "3"], "epochs"),
     ],
 )
 def test_errors_before_anything_trains(images, tmp_path, wrong, flags, argument):
