@@ -113,7 +113,6 @@ def predict_files(
     model: ImageClassifier,
     paths: Iterable[Path],
     options: PredictOptions = PredictOptions(workers=0),
-    unreadable: list[UnreadableFile] | None = None,
 ) -> Iterator[Prediction]:
     """Classify image files, resized and converted to 8 bits as in training, in the order of `find_images`.
 
@@ -121,20 +120,15 @@ def predict_files(
         model: any registered model.
         paths: files and folders.
         options: options of the predictions; coverage and unsure_below are not used.
-        unreadable: files that cannot be read are appended here. None raises an error instead.
+
+    Raises:
+        CapsellaError: a file cannot be read; `predict_table` gives it a row with the reason.
     """
-    files, any_read = [str(file) for file in find_images(paths)], False
-    for outcomes in _predict_batches(model, files, options):
+    for outcomes in _predict_batches(model, list(map(str, find_images(paths))), options):
         for outcome in outcomes:
-            if isinstance(outcome, Prediction):
-                any_read = True
-                yield outcome
-            elif unreadable is None:
+            if isinstance(outcome, UnreadableFile):
                 raise CapsellaError(f"{outcome.file}: {outcome.reason}")
-            else:
-                unreadable.append(outcome)
-    if not any_read:
-        raise CapsellaError(f"predict: none of the {len(files)} images could be read")
+            yield outcome
 
 
 def predict_table(

@@ -1,10 +1,11 @@
-"""Measure how much a trained network routes: starved capsules, static couplings and parse trees.
+"""Measure how much a trained network routes: starved capsules, static couplings, parse trees and gradients.
 
 Mitterreiter, Koch, Giesen, Laue 2023 ("Why capsule neural networks do not scale", AAAI, arXiv 2301.01583) find that in
 deeper networks capsules starve and couplings hardly depend on the image: the parse tree, in which each part belongs to
 the parent with its largest coupling, is nearly the same for all images.
 """
 
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from capsella.data import LabelledImages, batches, single_images
 from capsella.errors import CapsellaError
+from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
-from capsella.models.inference import inference
 from capsella.progress import tracked
 from capsella.routing import RoutingTrace, record
 
@@ -50,11 +51,13 @@ class RoutingReport:
         images: number of images.
         layers: its routed layers.
         parse_trees: by class, the number of distinct parse trees and the number of images.
+        gradient_norms: by module, the norm of the loss gradient, averaged over batches.
     """
 
     images: int
     layers: tuple[LayerRouting, ...]
     parse_trees: dict[str, tuple[int, int]]
+    gradient_norms: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -62,9 +65,14 @@ class RoutingReport:
 
 
 def measure_routing(
-    model: ImageClassifier, images: LabelledImages, batch_size: int = 32, *, progress: bool = False
+    model: ImageClassifier,
+    images: LabelledImages,
+    loss: LossOptions,
+    batch_size: int = 32,
+    *,
+    progress: bool = False,
 ) -> RoutingReport:
-    """Measure the routing of a trained network.
+    """Measure the routing of a trained network; its weights do not change.
 
     Raises:
         CapsellaError: the network has no routed layer with several parents, or the images are pairs.
@@ -72,26 +80,34 @@ def measure_routing(
     images = single_images(images, "measurements of routing")
     layers: list[_Layer] = []
     trees: list[set[bytes]] = [set() for _ in images.classes]
-    steps = -(-len(images) // batch_size)
-    with inference(model) as device:
-        for pixels, labels, _ in tracked(
-            batches(images, batch_size, device=device), "routing", steps, is_shown=progress
-        ):
-            with record() as traces:
-                model(pixels)
-            routed = [trace for trace in traces if trace.couplings[-1].shape[2] > 1]
-            if not routed:
-                raise CapsellaError(f"{model.name} has no routed layer with several parents")
-            if not layers:
-                layers = [_Layer(f"layer {n} ({trace.name})", len(images.classes)) for n, trace in enumerate(routed, 1)]
-            winners = [layer.add(trace, labels) for layer, trace in zip(layers, routed, strict=True)]
-            for tree, label in zip(torch.cat(winners, 1).to(torch.int16).cpu(), labels.tolist(), strict=True):
-                trees[label].add(tree.numpy().tobytes())
+    norms: defaultdict[str, float] = defaultdict(float)
+    parts = torch.arange(len(images)).split(batch_size)
+    model.eval()
+    for rows in tracked(parts, "routing", is_shown=progress):
+        pixels, labels, _ = next(batches(images, batch_size, order=rows))
+        model.zero_grad()
+        with record() as traces:
+            output = model(pixels, labels)
+        total_loss(output, pixels, labels, loss).total.backward()
+        for name, module in model.named_modules():
+            gradients = [weight.grad for weight in module.parameters(recurse=False) if weight.grad is not None]
+            if gradients:
+                norms[name] += float(torch.nn.utils.get_total_norm(gradients)) / len(parts)
+        routed = [trace for trace in traces if trace.couplings[-1].shape[2] > 1]
+        if not routed:
+            raise CapsellaError(f"{model.name} has no routed layer with several parents")
+        if not layers:
+            layers = [_Layer(f"layer {n} ({trace.name})", len(images.classes)) for n, trace in enumerate(routed, 1)]
+        winners = [layer.add(trace, labels) for layer, trace in zip(layers, routed, strict=True)]
+        for tree, label in zip(torch.cat(winners, 1).to(torch.int16), labels.tolist(), strict=True):
+            trees[label].add(tree.numpy().tobytes())
+    model.zero_grad()
     counts = images.labels.bincount(minlength=len(images.classes)).tolist()
     return RoutingReport(
         images=len(images),
         layers=tuple(layer.measured() for layer in layers),
         parse_trees={name: (len(trees[k]), counts[k]) for k, name in enumerate(images.classes)},
+        gradient_norms=dict(norms),
     )
 
 

@@ -76,7 +76,7 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         values["ood"] = report.to_dict()
         shown.append(ood_table(report))
     if options.routing:
-        routing = measure_routing(run.model, images, min(options.batch_size, 32), progress=True)
+        routing = measure_routing(run.model, images, run.recipe.loss, min(options.batch_size, 32), progress=True)
         values["routing"] = routing.to_dict()
         shown.append(routing_table(routing))
     write_json(out, values)

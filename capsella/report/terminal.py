@@ -66,7 +66,7 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
 
 
 def routing_table(report: RoutingReport) -> RenderableType:
-    """Return starved capsules and static couplings of each layer, and parse trees of each class."""
+    """Return starved capsules and static couplings of each layer, parse trees of each class, and gradient norms."""
     headings = ("layer", "starved", "variance between images", "of it between classes", "by chance")
     layers = _table(headings, left=1, title=f"routing of {report.images} images, %")
     for layer in report.layers:
@@ -75,7 +75,10 @@ def routing_table(report: RoutingReport) -> RenderableType:
     trees = _table(("class", "distinct parse trees", "images"), left=1)
     for name, counts in report.parse_trees.items():
         trees.add_row(Text(name), *map(str, counts))
-    return Group(Text("\nrouting"), layers, trees)
+    norms = _table(("module", "gradient norm"), left=1)
+    for name, norm in report.gradient_norms.items():
+        norms.add_row(Text(name), f"{norm:.3g}")
+    return Group(Text("\nrouting"), layers, trees, norms)
 
 
 def attack_table(results: Mapping[str, AttackResult], options: AttackOptions) -> RenderableType:

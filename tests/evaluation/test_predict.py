@@ -20,7 +20,6 @@ from capsella.errors import ArgumentError, BusyError, CapsellaError
 from capsella.evaluation import (
     Prediction,
     PredictOptions,
-    UnreadableFile,
     find_images,
     passed_over,
     predict_files,
@@ -70,7 +69,7 @@ class TestFiles:
             with pytest.raises(CapsellaError, match=path.name):
                 find_images([path])
 
-    def test_the_iterator_raises_for_or_collects_what_cannot_be_read(self, darkness, folder):
+    def test_the_iterator_raises_for_what_cannot_be_read(self, darkness, folder):
         rows = list(predict_files(darkness, [folder], PredictOptions(batch_size=2)))
         assert [(row.file.name, row.class_name) for row in rows] == [
             ("a.PNG", "light"),
@@ -83,11 +82,6 @@ class TestFiles:
         (folder / "broken.png").write_bytes(b"no image")
         with pytest.raises(CapsellaError, match=r"broken\.png"):
             list(predict_files(darkness, [folder]))
-        unreadable: list[UnreadableFile] = []
-        assert len(list(predict_files(darkness, [folder], unreadable=unreadable))) == 3
-        assert [file.file.name for file in unreadable] == ["broken.png"]
-        with pytest.raises(CapsellaError):
-            list(predict_files(darkness, [folder / "broken.png"], unreadable=unreadable))
 
     def test_arguments_and_broken_weights(self, darkness, folder):
         with pytest.raises(ArgumentError):

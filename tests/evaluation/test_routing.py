@@ -9,6 +9,7 @@ import torch
 from capsella.data import load_data
 from capsella.evaluation import measure_routing
 from capsella.evaluation.routing import _Layer
+from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, RoutingTrace, UniformRouting
 from tests.papers.tiny import CAPSNET
 
@@ -49,8 +50,10 @@ def test_a_network_on_images():
     for routing, trees in ((UniformRouting(), 1), (DynamicRouting(iterations=2), None)):
         torch.manual_seed(0)
         model = CAPSNET.with_model(routing=routing).model.create(images.image_size, images.channels, images.classes)
-        report = measure_routing(model, images, batch_size=7)
+        report = measure_routing(model, images, LossOptions(), batch_size=7)
         assert json.loads(json.dumps(report.to_dict()))["images"] == len(images) == 20
         assert {number for _, number in report.parse_trees.values()} == {2}
         if trees is not None:
             assert {distinct for distinct, _ in report.parse_trees.values()} == {trees}
+        assert min(report.gradient_norms.values()) > 0
+        assert any(name.startswith("capsule_layers") for name in report.gradient_norms)
