@@ -47,17 +47,14 @@ Divided = tuple[Int64[Tensor, " k"], Int64[Tensor, " m"]]  # indices kept, indic
 def hold_out(
     items: Items, fraction: float, seed: int, keep: int = 1, among: Int64[Tensor, " k"] | None = None
 ) -> Divided:
-    """Divide indices into those kept and those held out, with each class in both and about `fraction` of it held out.
+    """Return indices kept and held out, with each class in both and about `fraction` of it held out.
 
     Args:
         items: the images.
         fraction: fraction of each class's images, between 0 and 1; at least one image of each class is held out.
         seed: the same seed gives the same division.
         keep: number of images, or groups, of each class that must be kept; 2 if they are divided again.
-        among: the indices to divide; None for all.
-
-    Returns:
-        The indices kept and those held out, each in their order in `among`.
+        among: the indices to divide, whose order is kept; None for all.
 
     Raises:
         CapsellaError: a class has only `keep` images, or its groups cannot be divided.
@@ -74,13 +71,10 @@ def hold_out_images(images: ImageSet, fraction: float, seed: int) -> tuple[Image
 
 
 def hold_out_fold(items: Items, folds: int, fold: int, seed: int, among: Int64[Tensor, " k"] | None = None) -> Divided:
-    """Divide indices into folds of about the same size, with each class in all of them, and hold out one fold.
+    """Return indices kept and held out: one of several folds of about the same size, with each class in all of them.
 
     The folds depend on `folds` and `seed` alone, and each image is in exactly one. The first fold is what `hold_out`
     takes for a fraction of 1 / `folds`.
-
-    Returns:
-        The indices kept and those held out.
 
     Raises:
         CapsellaError: a class has fewer images, or groups, than folds, or its groups cannot be divided.

@@ -14,9 +14,7 @@ from capsella.data import (
     ImageSet,
     Splits,
     describe,
-    folder,
     inspect_folder,
-    load,
     load_data,
 )
 from capsella.errors import CapsellaError
@@ -109,13 +107,11 @@ def test_patients_stay_on_one_side(cells: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("file,split", "name,set"), r"split\.csv"),
         (lambda text: text.replace(",test", ",tset"), "tset"),
         (lambda text: text + "monocyte/patient0_0.png,train\n", "patient0_0.png again"),
         (lambda text: text + "monocyte/gone.png,train\n", "gone.png"),
         (lambda text: "\n".join(text.splitlines()[:-3]), "lacks 3"),
         (lambda text: text.replace(",test", ",train"), "test split"),
-        (lambda text: text.replace(",train", ",test"), "train split"),
         (lambda text: "", r"split\.csv"),
     ],
 )
@@ -200,17 +196,6 @@ def test_an_image_that_was_replaced_under_its_name_changes_the_digest(cells: Pat
     after = load_data(options(cells)).digests()
     assert before["train"] != after["train"]
     assert before["validation"] == after["validation"]
-
-
-def test_a_folder_is_listed_once_and_its_images_decoded_once(cells: Path, monkeypatch: pytest.MonkeyPatch):
-    listed, decoded, list_folder, open_image = [], [], load.list_folder, folder.open_image
-    monkeypatch.setattr(load, "list_folder", lambda root: listed.append(root) or list_folder(root))
-    monkeypatch.setattr(folder, "open_image", lambda path: decoded.append(path) or open_image(path))
-    splits = load_data(options(cells, per_class=5))
-    assert (len(listed), len(decoded)) == (1, 40)
-    assert splits.table is not None  # which is all that split.csv needs
-    assert sorted(splits.table.rows) == sorted(list_folder(cells).paths)
-    assert sum(row.split == "train" for row in splits.table.rows.values()) == 28
 
 
 def write(path, name, size, mode="RGB"):

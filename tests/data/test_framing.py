@@ -7,10 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import FolderData, NamedData, NpzData, data_from, load_data, read_image
+from capsella.data import FolderData, NpzData, load_data, read_image
 from capsella.data.framing import fit_image
 from capsella.data.summary import oblong_sheet
-from capsella.errors import ArgumentError
 from capsella.models import ImageClassifier, create_model
 
 
@@ -50,15 +49,6 @@ def slides(tmp_path: Path) -> Path:
             pixels[26 + label, 20 + number] = 0
             Image.fromarray(pixels).save(tmp_path / "slides" / "ab"[label] / f"{number}.png")
     return tmp_path / "slides"
-
-
-def test_own_images_are_padded_and_public_ones_cropped_by_default(slides: Path):
-    assert (FolderData(slides).fit, data_from("x.npz").fit, NamedData().fit) == ("pad", "pad", "crop")
-    assert NamedData(fit="crop").on(str(slides)).fit == "pad"
-    assert NamedData(fit="squash").on(str(slides)).fit == "squash"
-    assert FolderData(slides).on("digits").fit == "crop"
-    with pytest.raises(ArgumentError):
-        FolderData(slides, fit="shrink")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])

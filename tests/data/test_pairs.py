@@ -15,7 +15,7 @@ from capsella.data import (
     load_data,
 )
 from capsella.data.pairs import random_numbers
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 
 
 def make_source(counts=(5, 3, 2, 0), size=(6, 5)) -> ImageSet:
@@ -39,6 +39,8 @@ def test_a_pair_is_the_clipped_sum_of_two_shifted_images() -> None:
         assert np.array_equal(images[k, 0].numpy(), canvases.sum(0).clip(0, 255))
     assert torch.equal(labels, source.labels[members])
     assert (images == 255).any()  # sums were clipped
+    with pytest.raises(ArgumentError):
+        PairSet(make_source((5, 3, 0)), 5)  # two classes only
 
 
 def test_classes_differ_and_partners_shifts_and_first_images_are_even() -> None:
@@ -90,20 +92,6 @@ def test_random_numbers_are_those_of_splitmix64() -> None:
     one_by_one = np.concatenate([random_numbers(5, np.array([k]), 3) for k in range(4)], 1)
     assert np.array_equal(random_numbers(5, np.arange(4), 3), one_by_one)
     assert len(set(one_by_one.flatten().tolist())) == 12
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"number": 0}, "number: must be at least 1, got 0"),
-        ({"shift": -1}, "shift: must be at least 0, got -1"),
-        ({"seed": -1}, "seed: must be at least 0, got -1"),
-        ({"source": make_source((5, 3, 0))}, r"at least 3 classes for pairs, got \['a', 'b'\]"),
-    ],
-)
-def test_what_cannot_be_paired_is_refused(changes, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        PairSet(**{"source": make_source(), "number": 5, **changes})
 
 
 def test_pairs_stay_within_their_split() -> None:
