@@ -250,7 +250,7 @@ class ErrorTable(Published):
         rows: list[dict[str, Any]] = []
         for row in self.rows:
             runs = results.get(row.slug, [])
-            rows.append(_error_values(row, row.slug, runs))
+            rows.append(_error_values(row, row.slug, runs, row.paper_sd))
             for again in (again for again in self.reevaluated if again.of == row.slug):
                 folders = [row.folder(folder, run["seed"]) for run in runs]
                 tests = [reevaluate(path, again.slug, row.recipe.data, again.change) for path in folders]
@@ -290,8 +290,10 @@ def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
     return replaced
 
 
-def _error_values(row: ErrorRow | ReevaluatedRow, slug: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    cells = [*row.label, *error_cells(row.paper, runs, getattr(row, "paper_sd", None))]
+def _error_values(
+    row: ErrorRow | ReevaluatedRow, slug: str, runs: list[dict[str, Any]], paper_sd: float | None = None
+) -> dict[str, Any]:
+    cells = [*row.label, *error_cells(row.paper, runs, paper_sd)]
     return {"cells": cells, "slugs": [slug], "paper_error_percent": row.paper, "runs": runs}
 
 

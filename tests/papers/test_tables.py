@@ -134,20 +134,6 @@ def test_a_table_of_which_every_training_diverged_is_refused(tmp_path, monkeypat
         error_table().run(tmp_path, (0,), "c", QUIET)
 
 
-def test_wrong_sources_and_seeds_are_refused_before_the_first_training(tmp_path):
-    first, second = error_table().rows
-    data = dataclasses.replace(second.recipe.data, name="nowhere")
-    rows = (first, dataclasses.replace(second, recipe=dataclasses.replace(second.recipe, data=data)))
-    with pytest.raises(ArgumentError) as error:
-        dataclasses.replace(error_table(), rows=rows).run(tmp_path, [0], "", QUIET)
-    assert error.value.argument == "name"
-    for seeds in ([], [0, 1, 0]):
-        with pytest.raises(ArgumentError) as error:
-            error_table().run(tmp_path, seeds, "", QUIET)
-        assert error.value.argument == "seeds"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_rows_on_other_sources_have_no_published_number():
     table = error_table().on("mnist")
     assert [(row.recipe.data.name, row.label[0], row.paper) for row in table.rows] == [("mnist", "mnist", None)] * 2
