@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         count_errors,
         cross_entropy,
         margin_loss,
-        multi_hot,
         predicted_classes,
         reconstruction_loss,
         sigmoid_cross_entropy,

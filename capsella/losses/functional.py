@@ -116,15 +116,6 @@ def sigmoid_cross_entropy(
     return _mean(bce(logits, present, reduction="none").sum(1), image_weights)
 
 
-def multi_hot(labels: Int[Tensor, "b k"], classes: int) -> Int[Tensor, "b classes"]:
-    """Turn class indices into 1 for each class that is present, and 0 for the others.
-
-    >>> multi_hot(torch.tensor([[2, 0]]), 4)
-    tensor([[1, 0, 1, 0]])
-    """
-    return torch.nn.functional.one_hot(labels.long(), classes).amax(1)
-
-
 def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> Float[Tensor, ""]:
     if weights is None:
         return losses.mean()
@@ -251,8 +242,10 @@ def total_loss(
         classification = here + _classification(output, mixup.labels, options, spread, mixup.share)
     if output.reconstruction is None:
         return Losses(classification, classification, torch.zeros_like(classification))
-    weight = options.reconstruction_weight
-    reconstruction = weight * _reconstruction(output.reconstruction, images, parts, options.reconstruction)
+    weight, drawn = options.reconstruction_weight, output.reconstruction
+    if parts is not None:  # the sum over both images
+        weight, drawn, images = 2 * weight, drawn.flatten(0, 1), parts.flatten(0, 1)
+    reconstruction = weight * reconstruction_loss(drawn, images, options.reconstruction)
     return Losses(classification + reconstruction, classification, reconstruction)
 
 
@@ -267,7 +260,9 @@ def _classification(
         raise ArgumentError("loss", f"be {' or '.join(FOR_TWO_CLASSES)} for images of two classes", options.name)
     if labels.ndim == 2 and shares is not None:
         raise ValueError("mixup: must be None for images of two classes, got targets")
-    present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
+    present = labels
+    if labels.ndim == 2:  # 1 for each class that is present
+        present = torch.nn.functional.one_hot(labels.long(), output.activations.shape[1]).amax(1)
     if options.name == "margin":
         constants = options.positive_margin, options.negative_margin, options.absent_weight
         return margin_loss(output.activations, present, *constants, image_weights=shares)
@@ -277,15 +272,3 @@ def _classification(
         margin = options.spread_last if spread is None else spread
         return spread_loss(output.activations, labels, margin, shares)
     return cross_entropy(output, labels, shares)
-
-
-def _reconstruction(drawn: Tensor, images: Tensor, parts: Tensor | None, reduction: Reduction) -> Tensor:
-    if parts is None:
-        return reconstruction_loss(drawn, images, reduction)
-    if drawn.shape != parts.shape:
-        raise ArgumentError("reconstruction", f"have the parts' shape {tuple(parts.shape)}", tuple(drawn.shape))
-    losses = [
-        reconstruction_loss(image, part, reduction)
-        for image, part in zip(drawn.unbind(1), parts.unbind(1), strict=True)
-    ]
-    return torch.stack(losses).sum()
