@@ -35,15 +35,9 @@ def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise CapsellaError(f"{path} does not exist; training writes it into the run folder") from None
-    if not rows:
-        raise CapsellaError(f"{path}: must hold at least one row of metrics")
-    try:
-        # A row cut short (the run was killed while writing) has None for a missing cell.
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0] if name is not None}
-    except ValueError as error:
-        raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
+    except (OSError, ValueError, IndexError, TypeError) as error:
+        raise CapsellaError(f"{path}: must hold rows of numbers, as a training writes them: {error!r}") from error
 
 
 def open_events(folder: Path, step: int) -> "SummaryWriter | None":
