@@ -32,7 +32,7 @@ from capsella.models import ImageClassifier
 from capsella.models.inference import device_of, inference, without_decoder
 from capsella.progress import tracked
 from capsella.training.augment import Augment
-from capsella.training.config import AdaptOptions, OptimizerOptions
+from capsella.training.config import AdaptOptions, ComputeOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder
 from capsella.uncertainty import fit_calibration, weights_digest
@@ -189,6 +189,6 @@ def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     files.write("adapted", about)
-    files.write_config(run.name, run.recipe, before.read_compute(), before.images())
+    files.write_config(run.name, run.recipe, ComputeOptions(), before.images())
     if before.split.exists():
         shutil.copyfile(before.split, files.split)
