@@ -185,6 +185,7 @@ def test_losses_for_one_class_refuse_two(name: str) -> None:
         total_loss(Output(ACTIVATIONS, logits=ACTIVATIONS), torch.zeros(3), LABELS, LossOptions(name))
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_each_capsule_is_to_draw_its_own_image() -> None:
     parts = torch.rand(3, 2, 1, 4, 4)
     images, options = parts.sum(1).clamp(max=1), LossOptions(reconstruction_weight=0.01)
