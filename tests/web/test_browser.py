@@ -41,7 +41,7 @@ def test_a_dial_changes_the_drawing_the_arrow_and_the_length_and_reset_brings_th
     assert page.locator(".arrow .turned").get_attribute("d") != arrow
     assert page.locator(".arrow .found").get_attribute("d") == arrow
     said = page.locator(".lengths").inner_text()
-    assert re.search(r"Length 0\.\d\d → [01]\.\d\d, from the dials alone.*does not look at this drawing again", said)
+    assert re.search(r"Length 0\.\d\d → [01]\.\d\d: a dial changes.*does not look at this drawing again", said)
     page.get_by_role("button", name="Reset all dials").click()
     np.testing.assert_array_equal(pixels(page), start)
     page.locator(".arrow svg").click(position={"x": 20, "y": 40})
@@ -147,6 +147,7 @@ def test_the_tour_shows_five_places_and_ends_and_words_are_explained(tab):
     for step in range(1, 6):
         assert page.locator(".tour p").inner_text().startswith(f"{step} of 5. ")
         assert page.locator(".toured").count() == 1
+        assert page.locator(".tour button:visible").count() == (2 if step == 5 else 3)
         page.locator(".tour button").nth(1).click()
     assert page.locator(".tour").is_hidden()
     assert page.locator(".toured").count() == 0

@@ -41,8 +41,8 @@ export function makeChanged(run, change) {
   const element = h(
     "section",
     { class: "changed" },
-    h("h2", {}, "Change the input, and the pose follows"),
-    h("p", {}, `Here the network did look: every changed image ${run.server ? "is" : "was"} shown to it${run.looker ? "" : " when this page was made"}. A good capsule stays as sure, and its `, term("pose"), " follows."),
+    h("h2", {}, "Change the input: does the pose follow?"),
+    h("p", {}, `Every changed image ${run.server ? "is" : "was"} shown to the network${run.looker ? "" : " when this page was made"}. Ideally the capsule stays as sure, and its `, term("pose"), " follows."),
     lead,
     h("div", { class: "controls" }, kinds.element, slider.element),
     said,
@@ -112,9 +112,9 @@ export function makeChanged(run, change) {
   function showPoses(found, d, stop) {
     const { series, most, high } = seriesOf(found, d);
     poses.show(series, -high, high, stop, current);
-    legend.replaceChildren("the pose: ", ...namedMovers(most.map((k) => run.dials.names[k])));
+    legend.replaceChildren("the pose: ", ...namedMovers(most.map((k) => run.dials.names[k])), d > 2 ? "; grey: the other numbers" : "");
   }
-  return { element, show, lead: () => lead.textContent };
+  return { element, show };
 }
 
 /** Has the network encode changed versions of an image once the section is in sight, then calls `done(image, failure)`. */

@@ -9,7 +9,7 @@ const TERMS = {
   part: "a capsule that sees only a window of the image, say a stroke. The class capsules are made from the parts.",
   vote: "what one part predicts for the arrow of a class: “if this stroke belongs to a 7, then the 7 looks like this.”",
   coupling: "the share of itself that a part sends to a class. The shares of one part add up to 100 %.",
-  entropy: "how evenly the parts are shared among the classes: 1 means equally, so nothing is decided; 0 means that each part goes to a single class.",
+  "coupling entropy": "a measure of how evenly the parts share themselves among the classes: 100 % means evenly, 0 % that each goes to a single class. Routing decided the rest.",
   iteration: "a round of routing: every class averages its votes, and parts whose vote lies near the average send more of themselves there.",
 };
 let count = 0;

@@ -29,9 +29,9 @@ function worstDrawing(run) {
 function idea() {
   const drawing = svg(
     "svg",
-    { class: "idea", viewBox: "0 0 250 70", role: "img", "aria-label": "A neuron holds one number, 0.93. A capsule holds an arrow." },
-    svg("circle", { class: "rim", cx: 35, cy: 35, r: 30 }), svg("text", { x: 35, y: 41 }, "0.93"), svg("text", { class: "small", x: 92, y: 40 }, "a neuron"),
-    svg("circle", { class: "rim", cx: 157, cy: 35, r: 30 }), svg("path", { class: "turned", d: arrowPath(0.28, 0.6), transform: "translate(157,35)" }), svg("text", { class: "small", x: 217, y: 40 }, "a capsule"),
+    { class: "idea", viewBox: "0 0 250 88", role: "img", "aria-label": "A neuron holds one number, 0.93. A capsule holds an arrow." },
+    svg("circle", { class: "rim", cx: 65, cy: 33, r: 30 }), svg("text", { x: 65, y: 39 }, "0.93"), svg("text", { class: "small", x: 65, y: 82 }, "a neuron"),
+    svg("circle", { class: "rim", cx: 185, cy: 33, r: 30 }), svg("path", { class: "turned", d: arrowPath(0.28, 0.6), transform: "translate(185,33)" }), svg("text", { class: "small", x: 185, y: 82 }, "a capsule"),
   );
   return drawing;
 }
@@ -104,7 +104,7 @@ function makePage(runs, { alike }, training) {
   const beside = h("button", { type: "button", class: "beside", onclick: () => (views.length > 1 ? remove() : add()) });
   const { element: foot, check } = footer(runs, training);
   const toTraining = training ? [" ", h("button", { type: "button", onclick: () => training.element.scrollIntoView() }, "Train one here")] : [];
-  page.replaceChildren(header(runs, [tour.start, toTraining].flat(), beside), holders, training?.element ?? "", foot, tour.panel);
+  page.replaceChildren(header(runs, [tour, toTraining].flat(), beside), holders, training?.element ?? "", foot);
   let saving = null;
 
   function remember() {
@@ -227,7 +227,7 @@ function makePage(runs, { alike }, training) {
   }
   window.addEventListener("hashchange", read);
   takeDropsBeside(() => views[0], (view) => runs[view.state.run].looker, bring);
-  return { views, check, read };
+  return { check, read };
 }
 
 /** A file dropped outside the views goes to the first view; otherwise the browser would open it instead of the page. */
@@ -241,23 +241,12 @@ function takeDropsBeside(first, looks, bring) {
   }
 }
 
-/** Plays the strongest dial once, unless the reader prefers reduced motion, followed a link to a view, or acts first. */
-function playOnce({ views }) {
-  if (location.hash.length > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-  const timer = setTimeout(() => views[0].pane.play(), 600);
-  const cancel = ({ target }) => {
-    clearTimeout(timer);
-    views.forEach(({ pane }) => pane.interrupt(target));
-  };
-  for (const kind of ["pointerdown", "keydown"]) addEventListener(kind, cancel, { once: true, capture: true });
-}
-
 /** The final coupling entropy of the image with which a run opens; 1 without routing. */
 function lastEntropy(run) {
   return run.its(run.first, `entropy${run.routed.length - 1}`)?.row().at(-1) ?? 1;
 }
 
-/** Read what the page holds, show it, and play. */
+/** Reads what the page holds, and shows it. */
 async function openPage() {
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const buffer = await (facts.server ? askArrays() : unpacked(document.getElementById("data").textContent));
@@ -271,7 +260,6 @@ async function openPage() {
   const made = makePage(runs, facts, training);
   await made.read();
   page.dataset.ready = "true";
-  playOnce(made);
   setTimeout(made.check, 1500);
 }
 

@@ -172,8 +172,8 @@ export function makePane(run, change, bring) {
     changed.show(view, state);
     routing.show(view, state);
   }
-  const told = () => ({ name: run.classes[view.target], length: view.activation, lead: changed.lead(), routing: routing.lead() });
-  return { element, run, show, showAll, say, said: told, play: tools.play, stop: tools.stop, interrupt: tools.interrupt };
+  const told = () => ({ name: run.classes[view.target], length: view.activation });
+  return { element, run, show, showAll, say, said: told, play: tools.play, stop: tools.stop };
 }
 
 /** Has the network look at a file that is dropped on the view. */

@@ -6,7 +6,7 @@ import { barsOf, makeParts, shareItem } from "./parts.js";
 import { paint, paintOver, spread } from "./pictures.js";
 import { makeSavers, sheet } from "./saved.js";
 import { namedSlider } from "./slider.js";
-import { aboutEntropy, aboutImage } from "./words.js";
+import { aboutEntropy, aboutImage, plain } from "./words.js";
 
 const NOT_HERE = "This page cannot show the routing of your own images. capsella explore can.";
 const NOTHING_ROUTED = "This network has no routing iterations to show.";
@@ -41,7 +41,7 @@ function makeVotes(classes) {
 
 /** The section; `change(values)` sets parts of the state. */
 export function makeRouting(run, change) {
-  if (run.routed.length === 0) return { element: h("section", { class: "routing note" }, NOTHING_ROUTED), show() {}, lead: () => NOTHING_ROUTED };
+  if (run.routed.length === 0) return { element: h("section", { class: "routing note" }, NOTHING_ROUTED), show() {} };
   const last = run.routed.length - 1;
   const lead = h("p", { class: "lead" });
   const elsewhere = h("p", {}, run.sharper && `To see routing that decides, put the other run beside this one: ${run.sharper}.`);
@@ -73,7 +73,7 @@ export function makeRouting(run, change) {
       { class: "routing-row" },
       h("figure", {}, parts.over, overCaption),
       votesFigure,
-      h("div", { class: "decided" }, h("h3", {}, "How much was decided: 100 % less the ", term("entropy")), entropies, h("h3", {}, "Where a part goes"), parts.told),
+      h("div", { class: "decided" }, h("h3", {}, "How much was decided (from the ", term("coupling entropy"), ")"), entropies, h("h3", {}, "Where a part goes"), parts.told),
     ),
     h("div", { class: "tools" }, ...savers.elements, told),
   );
@@ -112,7 +112,7 @@ export function makeRouting(run, change) {
       lead.textContent = NOT_HERE;
       return;
     }
-    const { nothing, text } = aboutEntropy(entropy);
+    const { nothing, text } = aboutEntropy(entropy, number === last ? `${plain(view.activation)} for ${run.classes[view.target]}` : "");
     lead.textContent = text;
     lead.classList.toggle("nothing", nothing);
     showEntropies(entropy, iteration);
@@ -161,5 +161,5 @@ export function makeRouting(run, change) {
       }),
     );
   }
-  return { element, show, lead: () => lead.textContent };
+  return { element, show };
 }

@@ -28,7 +28,6 @@ export function makeTools(run, dials, change, drawn) {
   const tell = (text) => (said.textContent = text);
   const button = (text, act) => h("button", { type: "button", onclick: act }, text);
   let playing = null;
-  let back = null; // restores the dial that plays
   let view = null;
   let lastTurned = null; // index of a dial
   const play = button("Play the strongest dial", () => (playing === null ? start() : stop()));
@@ -42,12 +41,11 @@ export function makeTools(run, dials, change, drawn) {
     const dial = dials.strongest();
     const before = view.offsets[dial] ?? 0;
     const began = performance.now();
-    back = () => change({ offsets: { [dial]: before } });
     const frame = (now) => {
       const part = Math.min(1, Math.max(0, now - began) / (1000 * PLAY_SECONDS));
       if (part === 1) {
         stop();
-        back();
+        change({ offsets: { [dial]: before } });
         return;
       }
       playing = requestAnimationFrame(frame);
@@ -61,12 +59,6 @@ export function makeTools(run, dials, change, drawn) {
     cancelAnimationFrame(playing);
     playing = null;
     play.textContent = "Play the strongest dial";
-  }
-  /** The reader did something else than to press the button: the dial is as it was before it was played. */
-  function interrupt(target) {
-    if (playing === null || play.contains(target)) return;
-    stop();
-    back();
   }
   /** A sweep of the dial that was turned last, or of the strongest, through its whole range and back. */
   function sweep() {
@@ -91,7 +83,7 @@ export function makeTools(run, dials, change, drawn) {
     view = next;
     reset.disabled = next.turnedDials === 0;
   }
-  return { element, show, play: () => dials && start(), stop, interrupt };
+  return { element, show, play: () => dials && playing === null && start(), stop };
 }
 
 /** "number 3 +0.25, number 5 −0.10", or "". */

@@ -26,11 +26,11 @@ const STEPS = [
   {
     css: ".changed",
     act: (pane, change) => change({ change: 0, stop: pane.run.changes[0].amounts.length - 1 }),
-    say: ({ lead }) => `Now the input itself is turned, and the network looks again. A good capsule stays as sure, and its direction follows. ${lead}`,
+    say: () => "Now the input itself is turned, and the network looks again. The sentence in bold says whether the capsule stays as sure, and whether its direction follows.",
   },
   {
     css: ".routing",
-    say: ({ routing }) => `How the parts of the image choose a class: each part votes, and routing gives more weight to votes that agree. ${routing}`,
+    say: () => "Last, how the parts of the image choose a class: they vote, and routing weighs the votes. The sentence in bold says how much that decided.",
   },
 ];
 
@@ -40,14 +40,15 @@ export function makeTour(first, choose) {
   const button = (label, act) => h("button", { type: "button", onclick: act }, label);
   const back = button("Back", () => go(at - 1));
   const next = button("Next", () => (at === STEPS.length - 1 ? end() : go(at + 1)));
-  const panel = h("aside", { class: "tour", "aria-label": "Tour", hidden: true }, text, h("div", {}, back, next, button("End the tour", () => end())));
+  const quit = button("End the tour", () => end());
+  const panel = h("section", { class: "tour", "aria-label": "Tour" }, text, h("div", {}, back, next, quit));
   const start = button("Take the tour: 5 steps", () => go(0));
   let at = 0;
 
   const marked = () => document.querySelectorAll(".toured").forEach((element) => element.classList.remove("toured"));
   function end() {
     marked();
-    panel.hidden = true;
+    panel.remove();
     start.focus();
   }
   function go(step) {
@@ -58,13 +59,13 @@ export function makeTour(first, choose) {
     act?.(view.pane, (values) => choose(view, values));
     const element = view.holder.querySelector(css);
     element.classList.add("toured");
-    if (step < 2) scrollTo(0, 0);
-    else view.holder.querySelector(step === 2 ? ".row" : css).scrollIntoView();
-    panel.hidden = false;
+    (element.closest(".row") ?? element).before(panel);
+    panel.scrollIntoView({ block: step < 3 ? "center" : "start" });
     back.disabled = step === 0;
-    next.textContent = step === STEPS.length - 1 ? "Done" : "Next";
+    quit.hidden = step === STEPS.length - 1;
+    next.textContent = quit.hidden ? "Done" : "Next";
     text.textContent = `${step + 1} of ${STEPS.length}. ${say({ run: view.pane.run, ...view.pane.said() })}`;
     next.focus({ preventScroll: true });
   }
-  return { start, panel };
+  return start;
 }

@@ -61,11 +61,10 @@ export function aboutCertainty({ probability, unlike }) {
 }
 
 /** A sentence on how the pose follows a change of the input. `angle`: in degrees. `loss`: change of the length, ≤ 0. */
-export function aboutFollowing({ name, unit, amounts }, angle, loss) {
-  const way = `${{ turn: "turn", shift: "shift", scale: "change of size" }[name]} of ${plain(amounts[amounts.length - 1] - amounts[0], 0)}${unit}`;
-  const sure = loss > -0.1 ? "and the capsule stays as sure" : `but the capsule becomes less sure, by up to ${plain(-loss)}`;
-  if (angle < 10) return `Here the pose hardly follows: its direction changes by ${plain(angle, 0)}° over a ${way}. Such a network has learnt to ignore the change, often because it was trained on changed images.`;
-  return `Here the pose follows: its direction changes by ${plain(angle, 0)}° over a ${way}, ${sure}.`;
+export function aboutFollowing({ unit, amounts }, angle, loss) {
+  const [from, to] = [amounts[0], amounts[amounts.length - 1]].map((amount) => `${plain(amount, 0)}${unit}`);
+  const sure = loss > -0.1 ? "and the capsule stays as sure" : "but the capsule does not stay as sure";
+  return `Here the pose ${angle < 10 ? "hardly follows" : "follows"} from ${from} to ${to}, ${sure}.${angle < 10 ? " Networks trained on changed images often ignore the change." : ""}`;
 }
 
 /** Why a drawing must not be trusted, or "". */
@@ -83,17 +82,13 @@ export function aboutLength(run, view) {
   }
   if (view.turnedDials === 0) return `Turn a dial: arrow and drawing follow. ${again}`;
   const sure = Math.min(view.turnedLength, 1);
-  return `Length ${plain(view.length)} → ${plain(sure)}, from the dials alone. ${again}`;
+  return `Length ${plain(view.length)} → ${plain(sure)}: a dial changes one of the pose’s numbers, so the length changes a little, too. ${again}`;
 }
 
-/** A sentence on how much a layer's routing decided, and whether that is almost nothing. */
-export function aboutEntropy(entropy) {
+/** A sentence on how much a layer's routing decided, and whether that is almost nothing. `result`: "0.90 for 8", or "". */
+export function aboutEntropy(entropy, result) {
   const last = entropy[entropy.length - 1];
   if (Number.isNaN(last)) return { nothing: true, text: "There is one parent here, so routing had nothing to decide." };
-  const of = `Entropy of the couplings: ${last.toFixed(4)} of 1.`;
-  if (last > 0.99) {
-    return { nothing: true, text: `Routing decided almost nothing here: each part was shared nearly evenly. ${of}` };
-  }
-  if (last > 0.9) return { nothing: false, text: `Routing decided a little here: parts slightly preferred some capsules. ${of}` };
-  return { nothing: false, text: `Routing decided something here: parts preferred some capsules. ${of}` };
+  const text = `Routing decided ${plain(100 * Math.max(0, 1 - last), 1)} % here: 0 % means that every part shares itself evenly among the capsules, 100 % that each goes to a single one.`;
+  return { nothing: last > 0.99, text: last > 0.9 && result ? `${text} The ${result} comes from the votes themselves.` : text };
 }

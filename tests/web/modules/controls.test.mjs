@@ -96,7 +96,7 @@ test("sentences", () => {
   assert.equal(aboutImage(run, pair, [0.8, 0.9]), "Test image 4 shows zero and one. The network agrees: its capsules of one and zero have 0.90 and 0.80 of 1.");
   assert.equal(silence(run, 1, [0.9, 0.2]), "");
   assert.match(silence(run, 1, [0.9, 0.02]), /The capsule of one is silent/);
-  assert.match(aboutLength(run, { turnedDials: 1, length: 0.5, turnedLength: 1.2 }), /0.50 → 1.00, from the dials alone.*does not look at this drawing again/);
+  assert.match(aboutLength(run, { turnedDials: 1, length: 0.5, turnedLength: 1.2 }), /0.50 → 1.00: a dial.*does not look at this drawing again/);
   assert.match(aboutLength({ ...run, lengthIsActivation: false }, { activation: 0.7 }), /the dials leave it at 0.70/);
   assert.equal(signed(-0.0001), "0");
 });
@@ -105,9 +105,9 @@ test("what is known of an image beside its activations, and whether a pose follo
   assert.equal(aboutCertainty({}), "");
   assert.match(aboutCertainty({ probability: 0.516, unlike: "details unlike any 7" }), /^Calibrated probability 0.52. Out of distribution: details unlike any 7/);
   assert.match(aboutCertainty({ unlike: "" }), /^In distribution/);
-  const turn = { name: "turn", unit: "°", amounts: [-40, 0, 40] };
-  assert.match(aboutFollowing(turn, 2, 0), /hardly follows.* 2° over a turn of 80°/);
-  assert.match(aboutFollowing(turn, 25, -0.3), /follows.* 25° .* less sure, by up to 0.30/);
+  const turn = { unit: "°", amounts: [-40, 0, 40] };
+  assert.match(aboutFollowing(turn, 2, 0), /hardly follows from −40° to 40°, and the capsule stays as sure/);
+  assert.match(aboutFollowing(turn, 25, -0.3), /pose follows from −40° to 40°, but the capsule does not stay as sure/);
 });
 
 test("test images are found by class and by right or wrong, round and round", () => {
@@ -122,12 +122,12 @@ test("test images are found by class and by right or wrong, round and round", ()
 });
 
 test("routing that decides nothing is called so", () => {
-  assert.equal(aboutEntropy([1, 0.995]).nothing, true);
-  assert.match(aboutEntropy([1, 0.995]).text, /^Routing decided almost nothing here/);
-  assert.equal(aboutEntropy([1, 0.9]).nothing, false);
-  assert.match(aboutEntropy([1, 0.9]).text, /^Routing decided something here/);
-  assert.match(aboutEntropy([1, 0.98]).text, /^Routing decided a little here/);
-  assert.equal(aboutEntropy([NaN]).nothing, true);
+  const { nothing, text } = aboutEntropy([1, 0.995], "0.90 for 8");
+  assert.equal(nothing, true);
+  assert.match(text, /^Routing decided 0.5 % here: 0 % means .* The 0.90 for 8 comes from the votes themselves.$/);
+  assert.equal(aboutEntropy([1, 0.9], "0.90 for 8").nothing, false);
+  assert.match(aboutEntropy([1, 0.9], "0.90 for 8").text, /^Routing decided 10.0 % .* a single one.$/);
+  assert.equal(aboutEntropy([NaN], "").nothing, true);
 });
 
 test("changes in words, the numbers that move most, and dots as large as their couplings", () => {
