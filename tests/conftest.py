@@ -39,6 +39,8 @@ def _machine_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """`--precision auto` is float32 on every machine, and the user's cache folder stays as it is."""
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.training.resolve.measure_ratio", lambda: 1.0)
+        patch.setattr("capsella.training.resolve.MEMORY", cache / "precision.json")
         patch.setattr("capsella._native.multiplies_bfloat16", lambda: False)
         patch.setenv("XDG_CACHE_HOME", str(cache))  # of the processes that tests start
         yield

@@ -46,7 +46,8 @@ def test_a_full_name_shows_one(cli):
 
 def test_info_names_versions_and_the_backend(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
-    monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("capsella.training.resolve.measure_ratio", lambda: 1.9)
+    monkeypatch.setattr("capsella.training.resolve.MEMORY", tmp_path / "precision.json")
     answer = cli("info")
     assert answer.code == 0
     for text in (environment()["torch"], str(tmp_path), "eager", "auto → bf16-mixed"):

@@ -1,5 +1,8 @@
 """`--precision auto`: what it chooses, and that a run keeps what it began with."""
 
+import json
+import math
+
 import pytest
 import torch
 from rich.console import Console
@@ -8,11 +11,44 @@ from capsella.errors import CapsellaError
 from capsella.routing import EMRouting
 from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, resume
 from capsella.training.devices import launch
-from capsella.training.resolve import resolve_auto, with_resolved_from
+from capsella.training.resolve import choose_precision, measure_ratio, resolve_auto, with_resolved_from
 from tests.training.test_resume import poison_step
 
 QUIET = Console(quiet=True)
 CPU = ComputeOptions(accelerator="cpu")
+
+
+@pytest.fixture
+def ratio_is(monkeypatch, tmp_path):
+    """Let bfloat16 be this many times as fast as float32 on a machine that was not measured yet."""
+
+    def give(ratio):
+        memory = tmp_path / f"{ratio}.json"
+        monkeypatch.setattr("capsella.training.resolve.MEMORY", memory)
+        monkeypatch.setattr("capsella.training.resolve.measure_ratio", lambda: ratio)
+        return memory
+
+    return give
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[2.1]", b'{"a": "fast"}'])
+def test_auto_is_measured_once_and_remembered(ratio_is, monkeypatch, content):
+    for ratio, precision in ((1.9, "bf16-mixed"), (0.05, "32-true")):
+        memory = ratio_is(ratio)
+        if content is not None:
+            memory.write_bytes(content)
+        assert choose_precision("cpu")[0] == precision
+        assert list(json.loads(memory.read_text()).values()) == [ratio]
+        monkeypatch.setattr("capsella.training.resolve.measure_ratio", lambda: 1.0)
+        assert choose_precision("cpu")[0] == precision
+
+
+def test_the_measurement_leaves_random_numbers_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    assert 0 < measure_ratio() < math.inf
+    assert torch.equal(torch.rand(4), expected)
 
 
 @pytest.fixture
@@ -21,14 +57,14 @@ def processor_multiplies(monkeypatch):
     return lambda has: monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: has)
 
 
-def test_a_run_keeps_the_precision_it_began_with(tiny, processor_multiplies, quiet_train, tmp_path, monkeypatch):
-    processor_multiplies(True)
+def test_a_run_keeps_the_precision_it_began_with(tiny, ratio_is, quiet_train, tmp_path, monkeypatch):
+    ratio_is(1.9)
     recipe, folder = tiny(precision="auto", epochs=1), tmp_path / "run"
     with monkeypatch.context() as patch:
         poison_step(patch, 4)
         with pytest.raises(TrainingDivergedError):
             quiet_train(recipe)
-    processor_multiplies(False)  # on another machine
+    ratio_is(0.5)  # on another machine
     assert resume(folder, console=QUIET).recipe.precision == "bf16-mixed"
     RunFolder(folder).check_recipe(recipe)
     for other in (tiny(epochs=1), tiny(precision="auto")):
