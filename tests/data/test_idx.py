@@ -82,6 +82,7 @@ def test_images_and_labels_are_read(root: Path):
         ),
         (gzip.compress(bytes((0, 0, 8, 3)) + bytes(5)), r"its head states sizes \[0\]"),
     ],
+    ids=["no gzip", "cut off", "magic number", "few values", "head"],  # compressed bytes hold the time
 )
 def test_damaged_files_are_named(tmp_path: Path, content: bytes, message: str):
     (tmp_path / "x.gz").write_bytes(content)

@@ -5,10 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from capsella.data.sources.toy_render import VIEW, Light, Solid, render
 
 from capsella.data import NamedData, load_data
-from capsella.data.sources.toys import LIGHTS, TOYS, render_toys
+from capsella.data.sources.toys import LIGHTS, TOYS, VIEW, Light, Solid, render, render_toys
 
 HEAD_ON = [Light((0, 0, 1), 1.0, 0.0)]
 
