@@ -199,7 +199,7 @@ def read_recipe(path: Path) -> Recipe:
     except (OSError, ValueError) as error:
         raise CapsellaError(f"{path}: must be a recipe's JSON file: {error}") from error
     if not isinstance(values, dict) or not isinstance(values.get("recipe"), dict):
-        raise CapsellaError(f'{path}: must hold {{"recipe": {{…}}}}, as `capsella search --save-recipe` writes it')
+        raise CapsellaError(f'{path}: must hold {{"recipe": {{…}}}}, as winner.json of `capsella search`')
     with errors_of(path):
         recipe = Recipe.from_dict(values["recipe"])
         recipe.model.check()

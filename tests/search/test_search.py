@@ -2,16 +2,17 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
-from optuna.distributions import FloatDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from capsella.data import FolderData, load_data, read_split_file
 from capsella.errors import CapsellaError
 from capsella.experiments.search import SearchOptions, Space, finish_search, open_search, run_search, trials
-from capsella.experiments.search.report import read_tests
+from capsella.experiments.search.report import read_tests, winner_test
 from capsella.training import OptimizerOptions, RunFolder, TrainingDivergedError, read_recipe, train
 from tests.papers.tiny import QUIET
 from tests.search.made import OPTIONS, RECIPE, SPACE, images, opened, states
@@ -97,6 +98,9 @@ class TestSearched:
         assert {path: path.stat().st_mtime_ns for path in search.folder.rglob("result.json")} == results
         assert read_recipe(path) == search.space.recipe_at(RECIPE, outcome.winner.point)
         assert all(path in page.read_text() for path in SPACE.fields)
+        candidates = search.folder / "candidates"
+        shutil.copytree(search.run_folder(outcome.winner.candidate), candidates / "candidate-0099")
+        assert "candidate 99" in winner_test(search, outcome.winner)  # won when the search was shorter
 
 
 def test_test_images_are_never_used(tmp_path):
@@ -139,6 +143,15 @@ class TestUntrained:
         assert len(timed) == 2  # each network once
         assert outcome.winner.candidate != 0  # the recipe is over the limit
         assert outcome.base_excess == {"parameters": pytest.approx(44_068 / 30_000 - 1)}
+
+    @pytest.mark.parametrize("end", [{"trials": 5}, {"trials": 30}, {"trials": None, "minutes": 1e6}])
+    def test_a_finite_space_is_searched_to_its_end(self, tmp_path, end):
+        rates = [RECIPE.optimizer.learning_rate * factor for factor in (0.25, 0.5, 1, 2, 4)]
+        space = Space({"optimizer.learning_rate": CategoricalDistribution(rates)})
+        outcome = run_search(opened(tmp_path, space=space, seeds=1, **end))
+        complete = [trial for trial in outcome.trials if trial.state.name == "COMPLETE"]
+        assert sorted(trial.params["optimizer.learning_rate"] for trial in complete) == rates
+        assert len(outcome.trials) < 200
 
     def test_minutes_end_a_search(self, tmp_path):
         search = opened(tmp_path, trials=None, minutes=1e6, seeds=1)

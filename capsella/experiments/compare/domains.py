@@ -86,7 +86,7 @@ class DomainOptions:
         """Return the name of a domain in folder names."""
         stems = [Path(each).resolve().stem for each in self.domains]
         number = self.domains.index(domain)
-        return stems[number] if stems.count(stems[number]) == 1 else f"{stems[number]}-{number + 1}"
+        return stems[number] if len(set(stems)) == len(stems) else f"{stems[number]}-{number + 1}"
 
 
 def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 STARTUP = 10  # trials that are drawn at random before TPE begins
 POLL = 1.0  # seconds between checks on other processes
 MAX_REJECTED = 50  # per trained candidate: with more, the limits reject too much of the space
+MAX_TWINS = 50  # in a row: with more, the whole space counts as searched
 WEIGHTS = ("model.safetensors", "ood_detector.safetensors")
 ROUNDS = 3  # of measuring a latency
 
@@ -66,16 +67,25 @@ def run_trials(search: Search, console: Console, deadline: float) -> None:
             if step == "train":
                 _run_trial(search, console, asking, alive)
         if step == "over":
+            if _is_exhausted(search):
+                console.print(f"no new candidate in {MAX_TWINS} draws: the whole space is searched")
             return
         if step == "wait":
             time.sleep(POLL)
+
+
+def _is_exhausted(search: Search) -> bool:
+    """Return whether the last draws were all drawn before, as in a finite space that is searched to its end."""
+    last = search.trials()[-MAX_TWINS:]
+    return len(last) == MAX_TWINS and all("twin" in trial.user_attrs for trial in last)
 
 
 def _next_step(search: Search, deadline: float) -> str:
     """Return "train", "wait" (for other processes) or "over"."""
     trials, states = search.trials(), [trial.state.name for trial in search.trials()]
     rejected = [trial for trial in trials if "over_limit" in trial.user_attrs]
-    counted = sum(state in ("COMPLETE", "PRUNED", "RUNNING") for state in states) - len(rejected)
+    twins = sum("twin" in trial.user_attrs for trial in trials)
+    counted = sum(state in ("COMPLETE", "PRUNED", "RUNNING") for state in states) - len(rejected) - twins
     if len(rejected) >= MAX_REJECTED * max(1, counted):
         raise CapsellaError(
             f"{len(rejected)} candidates were rejected and {counted} trained: the limits leave too little of the "
@@ -85,7 +95,7 @@ def _next_step(search: Search, deadline: float) -> str:
     runs = (search.options.number_of_finalists + 1) * (search.options.number_of_seeds - 1)
     rest = runs * search.rungs[-1] * search.mean_seconds_per_epoch()
     has_time = time.monotonic() + min(rest, 30 * (search.options.minutes or math.inf)) < deadline
-    if has_time and (counted < (search.options.number_of_trials or math.inf) or "WAITING" in states):
+    if has_time and not _is_exhausted(search) and (counted < (search.options.number_of_trials or math.inf) or "WAITING" in states):
         return "train"
     return "wait" if "RUNNING" in states else "over"
 
@@ -271,7 +281,7 @@ def _print_trial(search: Search, number: int, console: Console) -> None:
     done = [trial for trial in trials if trial.state.name == "COMPLETE"]
     best = min(done, key=lambda trial: trial.values[0], default=None)
     least = "" if best is None else f"best {best.values[0]:.2f} % by {best.user_attrs['candidate']}"
-    over = sum(trial.state.is_finished() and "over_limit" not in trial.user_attrs for trial in trials)
+    over = sum(trial.state.is_finished() and not {"twin", "over_limit"} & set(trial.user_attrs) for trial in trials)
     trained = sum(trial.user_attrs.get("epochs", 0) for trial in trials)
     workers = sum(trial.state.name == "RUNNING" for trial in trials) + 1
     epochs = max(0.0, search.options.expected_epochs(search.rungs) - trained)

@@ -105,6 +105,8 @@ def test_laboratories_that_do_not_fit(options, places, tmp_path):
     other = (places[0], str(tmp_path / "other"))
     with pytest.raises(CapsellaError, match="classes"):
         compare_domains(replace(options, domains=other, out=tmp_path / "out"), Console(quiet=True))
+    alike = replace(options, domains=("a/site", "b/site", "c/site-1"))
+    assert len(set(map(alike.slug, alike.domains))) == 3
     for twice in (places[0], f"{places[0]}/"):
         with pytest.raises(ArgumentError):
             replace(options, domains=(places[0], twice))
