@@ -375,14 +375,13 @@ class MatchedErrorTable(Published):
     """A table of errors on plain and on changed test images, for networks stopped at the same error.
 
     rows: pairs of networks to compare, whose labels end with the network. If all runs of a pair reached the error, a
-    third row has the second network's errors minus the first one's, seed by seed. test_sets: images like the training
-    images, and changed ones. stand_ins: similar images, by source.
+    third row has the second network's errors minus the first one's, over the seeds that both have. test_sets: images
+    like the training images, and changed ones. stand_ins: similar images, by source.
     """
 
     rows: tuple[ErrorRow, ...]
     test_sets: tuple[TestSet, TestSet]
     stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
-    requires_common_seeds: bool = True
 
     def on(self, source: str) -> Self:
         """Return the table for another source of images, without rows that cannot be trained on it.
@@ -415,9 +414,14 @@ class MatchedErrorTable(Published):
             yield from (changed for test_set in self.test_sets if (changed := test_set.options(data)) is not None)
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """See `Published.run`. Changed images with their own source are loaded before the first training."""
-        if (source := self.test_sets[1].source) is not None:
-            load_data(self.rows[0].recipe.data.on(source))
+        """See `Published.run`. Changed images with their own source are checked before the first training."""
+        data, source = self.rows[0].recipe.data, self.test_sets[1].source
+        if source is not None:
+            tests = [load_data(options).test for options in (data, data.on(source))]
+            forms = [(images.classes, images.channels, images.image_size) for images in tests]
+            if forms[0] != forms[1]:
+                rule = f"have the classes, channels and size of {data.name}, {forms[0]}"
+                raise ArgumentError("data", rule, f"{source}: {forms[1]}")
         return super().run(folder, seeds, command, console)
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
@@ -428,7 +432,8 @@ class MatchedErrorTable(Published):
             rows += [self._row(first, runs[first.slug]), self._row(second, runs[second.slug])]
             rows.append(self._difference(first, second, runs))
         heads = (f"{test_set.head}, {whose} %" for test_set in self.test_sets for whose in ("paper", "ours"))
-        return self.write(folder, command, self._measured(runs), ("stopped", *heads, "gap"), rows)
+        measured = self._measured(runs) + diverged_phrase(folder, runs)  # left out, also of the differences
+        return self.write(folder, command, measured, ("stopped", *heads, "gap"), rows)
 
     def _with_tests(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
         """Return the results extended by those on test sets that training does not evaluate."""
@@ -439,7 +444,7 @@ class MatchedErrorTable(Published):
         ]
 
     def _measured(self, runs: Results) -> str:
-        first = [of_row[0] for of_row in runs.values()]
+        first = [of_row[0] for of_row in runs.values() if of_row]
         texts = []
         for test in self.test_sets:
             sets = [f"{run[test.key].get('data', run['data'])}, {run[test.key]['images']} images" for run in first]
@@ -448,7 +453,7 @@ class MatchedErrorTable(Published):
 
     def _row(self, row: ErrorRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
         stops = [run["training"]["stopped"] for run in runs]
-        stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
+        stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops) or "–"
         keys = [test_set.key for test_set in self.test_sets]
         cells = self._cells(row, row.paper, [[run[key]["error_percent"] for run in runs] for key in keys])
         if not all(stop["reached"] for stop in stops):
@@ -456,15 +461,15 @@ class MatchedErrorTable(Published):
         return {"cells": [*row.label, stopped, *cells], "slugs": [row.slug] * 2, "keys": keys, "runs": runs}
 
     def _difference(self, first: ErrorRow, second: ErrorRow, runs: Results) -> dict[str, Any]:
-        """Return the row with the second network's errors minus the first one's, seed by seed."""
+        """Return the row with the second network's errors minus the first one's, for the seeds that both have."""
         keys = [test_set.key for test_set in self.test_sets]
-        pairs = list(zip(runs[first.slug], runs[second.slug], strict=True))
+        pairs = [(a, b) for a in runs[first.slug] for b in runs[second.slug] if a["seed"] == b["seed"]]
         errors = [[b[key]["error_percent"] - a[key]["error_percent"] for a, b in pairs] for key in keys]
         paper = None
         if first.paper is not None and second.paper is not None:
             paper = tuple(b - a for a, b in zip(first.paper, second.paper, strict=True))
         label = [*first.label[:-1], f"{second.label[-1]} − {first.label[-1]}"]
-        cells = ["all", *self._cells(first, paper, errors, sign="+")]
+        cells = ["all" if pairs else NOT_RUN, *self._cells(first, paper, errors, sign="+")]
         if not all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
             cells = ["not all: not compared", *("–" for _ in cells[1:])]
         return {"cells": [*label, *cells], "by_seed": dict(zip(keys, errors, strict=True))}
@@ -475,6 +480,8 @@ class MatchedErrorTable(Published):
         """Return the paper's and our errors, and the gap between the two on changed images; "+" signs differences."""
         printed = ["–", "–"] if paper is None else [f"{value:{'+.2f' if sign else 'g'}}" for value in paper]
         caveats = [(f" ({row.caveat})" if row.caveat else "") + test_set.caveat for test_set in self.test_sets]
+        if not errors[0]:
+            return [printed[0], NOT_RUN, printed[1], NOT_RUN, "–"]
         texts = [over_seeds(values) for values in errors]
         ours = [("" if text.startswith("-") else sign) + text + c for text, c in zip(texts, caveats, strict=True)]
         gap = "–" if paper is None or any(caveats) else f"{_mean(errors[1]) - paper[1]:+.1f}"

@@ -2,15 +2,17 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
 from capsella.cli import main
+from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import AttackCurve, AttackOptions, AttackResult
 from capsella.experiments import Task
 from capsella.experiments import fit as runs
-from capsella.papers import attack_table
+from capsella.papers import attack_table, table_types
 from capsella.papers.attack_table import AttackTable
 from capsella.papers.published import TABLES
 from capsella.papers.table_types import (
@@ -29,7 +31,7 @@ from capsella.papers.table_types import (
     error_rows,
 )
 from capsella.routing import DynamicRouting
-from capsella.training import TrainingDivergedError
+from capsella.training import RunFolder, TrainingDivergedError
 from capsella.training.registry import RECIPES
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 
@@ -217,6 +219,26 @@ def test_networks_that_did_not_reach_the_error_are_not_compared(trained):
     assert [row["cells"][-1] == "–" for row in rows] == [False, True, True]
 
 
+def test_a_diverged_seed_is_left_out_of_its_row_and_difference_alone(tmp_path, trained):
+    _, values = trained
+    results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
+    for folder, left in ((tmp_path / "one", results["cnn"][1:]), (tmp_path / "all", [])):
+        for seed in range(2 - len(left)):
+            RunFolder(folder / f"cnn-seed{seed}").write("diverged", {"reason": "the loss is nan"})
+        shutil.copytree(trained[0], folder, dirs_exist_ok=True)
+        made = matched().build(results | {"cnn": left}, folder, "c", QUIET)
+        capsnet, cnn, difference = made["rows"]
+        assert capsnet == values["rows"][0]
+        assert made["measured"].endswith(f"Diverged: {'cnn-seed0' if left else 'cnn-seed0, cnn-seed1'}.")
+        if left:
+            assert cnn["runs"] == values["rows"][1]["runs"][1:]
+            assert difference["by_seed"] == {key: of[1:] for key, of in values["rows"][2]["by_seed"].items()}
+            assert cnn["cells"][4].endswith(" (1 seed diverged)")
+        else:
+            assert cnn["cells"][2:] == ["–", "1.5", "diverged", "30", "diverged", "–"]
+            assert difference["cells"][2:] == ["not run", "+0.50", "not run", "+10.00", "not run", "–"]
+
+
 def test_numbers_of_another_stop_or_on_a_stand_in_have_a_caveat_and_no_gap(trained):
     folder, values = trained
     results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
@@ -254,6 +276,14 @@ def test_a_changed_set_with_a_source_is_what_other_data_replace(tmp_path, monkey
     monkeypatch.setattr(runs, "train", None)
     with pytest.raises(ArgumentError):
         far("nowhere").run(tmp_path, (0,), "c", QUIET)
+    monkeypatch.setattr(
+        table_types,
+        "load_data",
+        lambda data: load_data(data.on("digits").replace(first_classes=5 if data.name == "five" else None)),
+    )
+    with pytest.raises(ArgumentError) as error:
+        far("five").run(tmp_path, (0,), "c", QUIET)
+    assert error.value.argument == "data"
     assert list(tmp_path.iterdir()) == []
 
 

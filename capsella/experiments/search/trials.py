@@ -95,7 +95,8 @@ def _next_step(search: Search, deadline: float) -> str:
     runs = (search.options.number_of_finalists + 1) * (search.options.number_of_seeds - 1)
     rest = runs * search.rungs[-1] * search.mean_seconds_per_epoch()
     has_time = time.monotonic() + min(rest, 30 * (search.options.minutes or math.inf)) < deadline
-    if has_time and not _is_exhausted(search) and (counted < (search.options.number_of_trials or math.inf) or "WAITING" in states):
+    has_more = counted < (search.options.number_of_trials or math.inf) and not _is_exhausted(search)
+    if has_time and (has_more or "WAITING" in states):
         return "train"
     return "wait" if "RUNNING" in states else "over"
 
