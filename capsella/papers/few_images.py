@@ -5,14 +5,15 @@ residual network learn from 5 to 100 images per class. Every draw has its own im
 all networks see the same images, so draws are paired. The plan (results/plans.md, E12) preceded the first run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from rich.console import Console
 
-from capsella.data import NamedData
+from capsella.data import LoadedSource, NamedData, load_source
 from capsella.errors import unknown_name
 from capsella.evaluation import Interval, holm_adjusted, over_seeds, points
 from capsella.experiments import (
@@ -120,27 +121,34 @@ class FewImages(Published):
             CapsellaError: the folder holds a run of another recipe, or images cannot be read.
         """
         check_seeds(seeds)
-        rates = self._choose_rates(folder, console)
+
+        @cache  # read once for all draws, which differ in how it is split, and only if something is left to train
+        def source() -> LoadedSource:
+            return load_source(self._data())
+
+        rates = self._choose_rates(folder, console, source)
         results: dict[Cell, list[dict[str, Any]]] = {}
         values: dict[str, Any] = {}
         for size in SIZES[:1] if self.budget == "small" else SIZES:
             for seed in seeds:
                 for name, row in self.rows_of(size, VALIDATION, seed).items():
                     task = with_learning_rate(row, rates[name]).task(folder, seed)
-                    _compute(task, console)
+                    _compute(task, console, source)
                     if (result := task.result()) is not None:
                         results.setdefault((size, name), []).append(result)
                 measured = measured_text("Test error", {str(cell): runs for cell, runs in results.items()})
                 values = self.write(folder, command, measured, COLUMNS, _rows(results, rates))
         return values
 
+    def _data(self) -> NamedData:
+        """Return the options of the source, without limits."""
+        kind = SOURCES[self.source]
+        return NamedData(self.source, size=kind.size, channels=kind.channels)
+
     def rows_of(self, size: int, validation: int, draw: int) -> dict[str, Row]:
         """Return the row of each network for a draw with these numbers of images per class."""
         kind, is_small = SOURCES[self.source], self.budget == "small"
-        data = NamedData(
-            self.source,
-            size=kind.size,
-            channels=kind.channels,
+        data = self._data().replace(
             per_class=size,
             validation_per_class=validation,
             test_per_class=20 if is_small else None,
@@ -164,7 +172,7 @@ class FewImages(Published):
             for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
         }
 
-    def _choose_rates(self, folder: Path, console: Console) -> dict[str, float]:
+    def _choose_rates(self, folder: Path, console: Console, source: Callable[[], LoadedSource]) -> dict[str, float]:
         """Return the learning rate of each network with the lowest validation error (ties: validation loss)."""
         rates = {}
         for name, row in self.rows_of(CHOICE_IMAGES, CHOICE_VALIDATION, CHOICE_DRAW).items():
@@ -172,16 +180,16 @@ class FewImages(Published):
             for rate in (scaled_learning_rate(row.recipe, factor) for factor in FACTORS):
                 short = with_learning_rate(replace(row, slug=f"choice-{row.slug}"), rate)
                 task = short.task(folder, 0, is_tested=False)
-                _compute(task, console)
+                _compute(task, console, source)
                 tried[rate] = ValidationResult.of(task.files).rank
             rates[name] = min(tried, key=tried.__getitem__)
         return rates
 
 
-def _compute(task: Task, console: Console) -> None:
+def _compute(task: Task, console: Console, source: Callable[[], LoadedSource]) -> None:
     if not task.is_finished:
         console.print(task.label, markup=False)
-        task.run(console)
+        task.run(console, source().split(task.recipe.data))
         task.files.checkpoint.unlink(missing_ok=True)
 
 

@@ -24,7 +24,11 @@ def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monke
     monkeypatch.setattr(few_images, "SMALL_EPOCHS", 1)
     monkeypatch.setattr(few_images, "FACTORS", (1.0, 3.0))
     monkeypatch.setattr(few_images, "CHOICE_IMAGES", 2)
+    reads, load_source = [], few_images.load_source
+    monkeypatch.setattr(few_images, "load_source", lambda data: reads.append(data) or load_source(data))
+    monkeypatch.setattr("capsella.data.load.load_source", None)  # by nobody else
     values = FewImages(budget="small").on("digits").run(tmp_path, (0, 1), "c", QUIET)
+    assert len(reads) == 1
     assert [row["label"] for row in values["rows"]] == [[5, "Efficient-CapsNet"], [5, "average pooling"]]
     capsules, pooling = values["rows"]
     assert [run["seed"] for run in capsules["runs"]] == [0, 1]
