@@ -28,8 +28,8 @@ class Adapt:
     for an .npz file the name of an array; or a table (patients.csv). Keeps patients on one side; intervals are then
     over patients."""
     range: tuple[float, float] | None = None
-    """Values that become black and white in files with more than 8 bits. Default: read from the files, or else the
-    percentiles 0.1 and 99.9 of their values."""
+    """Values that become black and white in files with more than 8 bits. Default: percentiles 0.1 and 99.9 of up to
+    100 images."""
     skip_broken: bool = False
     """Skip images that cannot be read, or that show no cell if cells are cropped."""
     how: Annotated[AdaptOptions, Group] = AdaptOptions()

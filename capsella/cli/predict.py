@@ -14,6 +14,7 @@ from capsella.image_options import CellCut, check_range
 from capsella.ray_cluster import ClusterOptions, ray_session
 
 if TYPE_CHECKING:
+    from capsella.evaluation import PredictOptions
     from capsella.models import ImageClassifier
 
 
@@ -71,7 +72,9 @@ class Predict(PredictCommon):
             raise ArgumentError("out", "be given with --resume, --overwrite and --on", None)
         if self.label_next is not None:
             is_file = self.out is not None and self.out.endswith(".csv") and not self.resume and self.cluster.on is None
-            check_argument(is_file, "come with --out FILE.csv, without --resume and --on", label_next=self.label_next)
+            is_alone = is_file and self.coverage is None and self.unsure_below is None
+            rule = "come with --out FILE.csv, without --resume, --on, --coverage and --unsure-below"
+            check_argument(is_alone, rule, label_next=self.label_next)
         if self.cluster.on is not None:
             check_argument(not self.cluster.gpus, "be left out: predict uses cores", gpus=self.cluster.gpus)
             check_argument(self.workers is None, "not come with --on: Ray has the workers", workers=self.workers)
@@ -102,10 +105,6 @@ def run(arguments: list[str]) -> None:
     if run is not None and run.adapted is not None and (options.coverage or options.unsure_below):
         notes.append(ADAPTED)
     is_paired = run is not None and run.recipe.data.is_paired
-    if options.label_next is not None and options.out is not None:
-        _list_to_label(model, local, options.label_next, Path(options.out), options.overwrite)
-        note(*notes)
-        return
     most_outside = {} if options.range is None else {"most_outside": 1.0}
     how = PredictOptions(
         batch_size=options.batch_size,
@@ -116,6 +115,11 @@ def run(arguments: list[str]) -> None:
         false_positive_rate=options.ood_false_positive_rate or None,
         **most_outside,
     )
+    if options.label_next is not None and options.out is not None:
+        check_argument(not is_paired, "be left out: the run's images are pairs", label_next=options.label_next)
+        _list_to_label(model, local, options.label_next, Path(options.out), how, options.overwrite)
+        note(*notes)
+        return
     if options.cluster.on is not None and options.out is not None:
         load = partial(_load, options.run, model.value_range, model.cut)
         with ray_session(options.cluster):
@@ -132,13 +136,19 @@ def run(arguments: list[str]) -> None:
     note(*notes, *(() if is_paired else column_notes(model, how)))
 
 
-def _list_to_label(model: "ImageClassifier", paths: list[Path], number: int, out: Path, overwrite: bool) -> None:
+def _list_to_label(
+    model: "ImageClassifier", paths: list[Path], number: int, out: Path, how: "PredictOptions", overwrite: bool
+) -> None:
     from capsella.evaluation.labelling import choose_to_label, write_candidates
 
     if out.exists() and not overwrite:
         raise CapsellaError(f"{out} exists: --overwrite replaces it")
-    write_candidates(out, choose_to_label(model, paths, number, progress=True))
+    chosen, unreadable = choose_to_label(model, paths, number, how, progress=True)
+    write_candidates(out, chosen)
     print(f"{pluralize(number, 'image')} to label first: {out}", file=sys.stderr)
+    if unreadable:
+        example = f"{unreadable[0].file}: {unreadable[0].reason}"
+        print(f"{pluralize(len(unreadable), 'file')} could not be read, e.g. {example}", file=sys.stderr)
 
 
 def _load(run: Path, value_range: tuple[float, float] | None, cut: CellCut | None) -> "ImageClassifier":

@@ -1,7 +1,6 @@
 """Classify image files: as an iterator, into a table on this machine, or into Parquet on a Ray cluster."""
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -37,7 +36,6 @@ from capsella.uncertainty import OODDetector
 
 LIST = ".txt"  # the ending of a file with a path per line
 FEWEST_CELLS = 20  # with fewer, the median radius depends on the mix of classes
-_MOST_WORKERS = 8
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -170,21 +168,17 @@ def _predict_batches(
     model: ImageClassifier, files: Sequence[str], options: PredictOptions
 ) -> Iterator[list[Prediction | UnreadableFile]]:
     """Yield the outcomes of `batch_size` files at a time, in order."""
-    number, workers, detector = len(model.classes), options.workers, options.active_detector(model)
+    number, detector = len(model.classes), options.active_detector(model)
     check_argument(1 <= options.classes <= number, f"be from 1 to the model's {number}", classes=options.classes)
-    if workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = min(_MOST_WORKERS, max(1, cores - 1))
     quick = optimize_for_inference(without_unused_decoder(model, detector))
-    for chunk in decode_files(files, model.preprocessing, chunk=options.batch_size, workers=workers):
-        yield _predict_chunk(quick, chunk, options, detector)
+    for chunk in decode_files(files, model.preprocessing, chunk=options.batch_size, workers=options.threads):
+        yield outcomes_of(quick, chunk, options, _outputs(quick, chunk.pixels, detector))
 
 
-def _predict_chunk(
-    model: ImageClassifier, chunk: Chunk, options: PredictOptions, detector: OODDetector | None
+def outcomes_of(
+    model: ImageClassifier, chunk: Chunk, options: PredictOptions, rows: Iterator[tuple[Tensor, Tensor | None]]
 ) -> list[Prediction | UnreadableFile]:
-    """Return the outcome of each file of a chunk."""
-    rows = _outputs(model, chunk.pixels, detector) if len(chunk.pixels) else iter(())
+    """Return the outcome of each file of a chunk; `rows` has the activations and scores of those that were decoded."""
     losses = iter(chunk.losses)
     outcomes: list[Prediction | UnreadableFile] = []
     for file, reason in zip(map(Path, chunk.files), chunk.reasons, strict=True):
@@ -207,7 +201,9 @@ def _predict_chunk(
 def _outputs(
     model: ImageClassifier, pixels: np.ndarray, detector: OODDetector | None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield activations and normalised scores of each image."""
+    """Return the activations and normalised scores of each image."""
+    if not len(pixels):
+        return iter(())
     with inference(model) as device:
         images = torch.from_numpy(pixels).to(device).float() / 255
         if detector is None:
@@ -334,5 +330,5 @@ class _ClusterPredictor:
                 reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")
         images = np.stack(pixels) if pixels else np.empty((0, model.channels, *model.image_size), np.uint8)
         chunk = Chunk(tuple(batch["path"].tolist()), tuple(reasons), images, tuple(losses))
-        outcomes = _predict_chunk(model, chunk, self.options, self.table.detector)
+        outcomes = outcomes_of(model, chunk, self.options, _outputs(model, images, self.table.detector))
         return self.table.to_arrow(map(self.table.record, outcomes))

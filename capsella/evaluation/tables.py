@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from capsella.uncertainty import (
 )
 
 PART_ROWS = 10_000  # rows of a Parquet file
+_MOST_WORKERS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,14 @@ class PredictOptions:
             check_coverage(self.coverage)
         if self.false_positive_rate is not None:
             check_false_positive_rate(self.false_positive_rate)
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that decode."""
+        if self.workers is not None:
+            return self.workers
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(_MOST_WORKERS, max(1, cores - 1))
 
     def active_detector(self, model: ImageClassifier) -> OODDetector | None:
         """Return the model's detector if it is used: requested, and fitted with enough validation images."""

@@ -97,6 +97,7 @@ def test_the_images_to_label_first(cli, trained, images, tmp_path):
     assert (head, len(rows)) == (["file", "class", "probability"], 4)
     assert cli(*words).code == 1  # it exists
     assert cli(*words[:-2]).code == 2  # without a file
+    assert cli(*words, "--overwrite", "--coverage", 0.9).code == 2
 
 
 def test_an_exported_folder_predicts_as_the_run(cli, trained, images, tmp_path):
