@@ -234,7 +234,8 @@ def _comparisons_section(name: str, values: Mapping[str, Any], folder: Path) -> 
     best = {networks[each]["family"]: networks[each] for each in decision["finalists"]}
     shown = [_percent(best[family][measure]) if family in best else "–" for family in FAMILIES]
     capsules = best.get("capsules", {}).get("network")
-    difference = decision["difference_from_reference"].get(capsules)
+    has_cnn = networks[decision["reference"]]["family"] == "CNN"
+    difference = decision["difference_from_reference"].get(capsules) if has_cnn else None
     chosen = networks.get(decision["recommended"], {"title": "none"})["title"]
     row = [
         *(
@@ -250,18 +251,16 @@ def _comparisons_section(name: str, values: Mapping[str, Any], folder: Path) -> 
         chosen,
         f"{values['announced_seconds'] / 60:.0f}",
         f"{values['seconds'] / 60:.0f}",
+        hardware(values["environment"]),
     ]
     path, rows = folder / "tables" / "comparisons.json", [row]
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))["tables"][0]["rows"]
         rows = [*(other for other in before if other[0] != name), row]
-    text = (
-        f"`capsella compare IMAGES --minutes …`. Per cent of the tested images, with 95 % intervals. "
-        f"{hardware(values['environment'])}; torch {values['environment']['torch']}."
-    )
+    text = "`capsella compare IMAGES --minutes …`. Per cent of the tested images, with 95 % intervals."
     heads = [
         *("images of", "classes", "tested", "folds", "measure", *FAMILIES, "capsules − CNN, points", "detects"),
-        *("recommended", "minutes announced", "minutes"),
+        *("recommended", "minutes announced", "minutes", "machine"),
     ]
     return _one_table("Comparisons: comparisons", text, heads, 1, rows)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from capsella.cli.flags import Group, parse, positional
-from capsella.cli.screen import show
+from capsella.cli.screen import note, show
 from capsella.errors import check_argument
 from capsella.report.options import CommonEvaluateOptions, EvaluateOptions
 
@@ -57,8 +57,14 @@ def run(arguments: list[str]) -> None:
 
     from capsella.evaluation import AttackOptions
     from capsella.report.studies import study_attacks, study_robustness, study_run
+    from capsella.training.trained import run_folder
 
     test, per_class = options.test, options.test.per_class if isinstance(options.test.per_class, int) else None
+    for run in options.runs if test.data is None else ():
+        if (final := run_folder(run, final=True)) != (tested := run_folder(run)):
+            note(
+                f"{tested} is tested, on its fold's test images; export and predict take {final}, trained on all images"
+            )
     if options.robustness:
         how: dict[str, Any] = {"seed": options.seed, "batch_size": test.batch_size, "out": options.out}
         show(study_robustness(options.runs, options.perturbations, per_class=per_class, **how))

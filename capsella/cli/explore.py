@@ -95,7 +95,7 @@ def _draw(options: Explore, out: Path) -> None:
 
     check_argument(len(options.runs) == 1, "be a single run with --out", runs=tuple(map(str, options.runs)))
     check_argument(bool(options.data), "name at least one image or folder", data=())
-    model, _ = open_network(options.runs[0])
+    model, _ = open_network(options.runs[0], final=True)
     model.value_range = options.range or model.value_range
     note(*filter(None, (set_scale(model, options.data, options.cell_radius), *passed_over(options.data))))
     pictures, broken = explain_images(model, options.data, out, skip_broken=options.skip_broken)

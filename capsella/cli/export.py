@@ -15,7 +15,7 @@ class Export:
 
     model.onnx returns activations, calibrated probabilities and the score of
     the OOD check. predict.py classifies image files with it. The folder is
-    written only if both agree with capsella on every test image.
+    written only if both agree with capsella on test or validation images.
     """
 
     run: Annotated[Path, *positional("RUN", "A run, or a comparison's folder.")]

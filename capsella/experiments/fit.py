@@ -40,7 +40,8 @@ from capsella.training import (
 class FittedRun(Run):
     """A run that was trained and tested.
 
-    evaluation: its evaluation on the test images; in a distributed training, None except in the first process.
+    evaluation: its evaluation on the test images; None for the final network of a comparison and, in a distributed
+    training, except in the first process.
     report: the path of report.html, if it was written.
     """
 
@@ -81,12 +82,12 @@ def fit(
 def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> FittedRun:
     """Test a trained run on its test images, and write test.json, result.json, test_predictions.csv and the report.
 
-    After a distributed training, only the first process does this.
+    After a distributed training, only the first process does this. The final network of a comparison is not tested.
     """
     values = {field.name: getattr(run, field.name) for field in dataclasses.fields(Run)}
-    if not is_first_process():
-        return FittedRun(**values)
     files = RunFolder(run.folder)
+    if files.is_final or not is_first_process():
+        return FittedRun(**values)
     splits = run.splits or load_run_splits(files, run.recipe.data, load_public_once(run.recipe.data))
     values["splits"] = splits
     evaluation = evaluate(run.model, splits.test, progress=progress)

@@ -138,7 +138,9 @@ def resume_run(folder: Path, changes: Mapping[str, Any], console: Console) -> Fi
     """
     files = RunFolder(folder)
     before = files.read_compute() if (folder / "config.json").exists() else ComputeOptions()
-    if files.is_trained:
+    if files.is_final:
+        console.print(f"{folder} learns from all images, so it is not tested", soft_wrap=True, markup=False)
+    elif files.is_trained:
         console.print(f"{folder} is already trained; testing it again", soft_wrap=True, markup=False)
     return finish(resume(folder, compute=replace(before, **changes), console=console), console)
 

@@ -49,7 +49,7 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         ArgumentError, CapsellaError: no run, unusable images, or a calibration or OOD check that is needed was not
             fitted.
     """
-    run = open_run(folder)
+    run = open_run(folder, final=options.data is not None)
     if options.skip_broken:
         run = replace(run, recipe=replace(run.recipe, data=replace(run.recipe.data, skip_broken=True)))
     if run.adapted is not None and (options.selective or (options.ood and options.data is None)):
@@ -95,6 +95,8 @@ def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[st
     if options.per_class is not None:
         data = replace(data, test_per_class=None if options.per_class == "all" else options.per_class)
     is_own = options.data is None
+    if is_own and options.split in (None, "test"):
+        RunFolder(run.folder).check_testable()
     splits = load_run_splits(RunFolder(run.folder), data) if is_own else load_data(data)
     broken = pluralize(len(splits.broken), "broken image")
     lines = [f"note: left out {broken}: {', '.join(splits.broken)}"] if splits.broken else []

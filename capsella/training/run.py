@@ -54,7 +54,8 @@ class RunFolder:
     ood_detector.safetensors: the network and what was fitted to it. summary.json: the kept epoch, seconds, memory; its
     presence means that training is complete. test.json: the evaluation on the test images. result.json: all of it, for
     results/; its presence means that the run is tested. adapted.json: how the weights of another run were adapted; such
-    a run has no metrics.csv and no summary.json. diverged.json: why a training has no result. .lock: the process that
+    a run has no metrics.csv and no summary.json. diverged.json: why a training has no result. final.json: a
+    comparison trained the network on all images, so it is not tested. .lock: the process that
     trains now. Later measurements have files of their own, which their modules read and write.
     """
 
@@ -99,6 +100,20 @@ class RunFolder:
     def has_diverged(self) -> bool:
         """True if the training diverged and was given up."""
         return (self.path / "diverged.json").exists()
+
+    @property
+    def is_final(self) -> bool:
+        """True for the network that a comparison trained on all images: final.json exists."""
+        return (self.path / "final.json").exists()
+
+    def check_testable(self) -> None:
+        """Check that the run has test images.
+
+        Raises:
+            CapsellaError: it is the final network of a comparison.
+        """
+        if self.is_final:
+            raise CapsellaError(f"{self.path} was trained on all images, so none is left to test it on")
 
     def progress(self, epochs: int) -> float:
         """Return the fraction of `epochs` that is complete."""

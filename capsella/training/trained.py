@@ -86,6 +86,7 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
         CapsellaError: a run has other images, so that these may be among its training images.
     """
     (first, run), *others = runs.items()
+    RunFolder(run.folder).check_testable()
     splits, digests = load_splits(run), RunFolder(run.folder).images()
     for name, other in others:
         if RunFolder(other.folder).images() != digests or other.recipe.data != run.recipe.data:

@@ -48,7 +48,7 @@ SHARE = {"estimate": 0.9, "low": 0.85, "high": 0.94}
 COMPARISON = {
     "decision": {
         "measure": "accuracy", "finalists": ["a", "b"], "recommended": "b", "detectable_difference": 0.03,
-        "difference_from_reference": {"a": {"estimate": -0.02, "low": -0.05, "high": 0.01}},
+        "reference": "b", "difference_from_reference": {"a": {"estimate": -0.02, "low": -0.05, "high": 0.01}},
     },
     "networks": [
         {"network": "a", "family": "capsules", "title": "A", "accuracy": SHARE},
@@ -67,8 +67,17 @@ def test_what_is_added_is_on_the_page(tmp_path):
     (folder / "figures.json").write_text("[]")
     (folder / "runs.csv").write_text(",".join(results.COLUMNS) + "\n")
     source.with_suffix(".png").write_bytes(b"")
+    pretrained = [COMPARISON["networks"][0], {**COMPARISON["networks"][1], "family": "pretrained"}]
+    other = {**COMPARISON, "networks": pretrained, "environment": {**ENVIRONMENT, "gpu": "a GPU"}}
     runs = [(f"run-seed{seed}", {**RUN, "command": f"{RUN['command']} --seed {seed}"}) for seed in (0, 1, 1)]
-    for name, values in (*runs, ("table", TABLE), ("latency", BENCH), ("cells", COMPARISON), ("figure", FIGURE)):
+    for name, values in (
+        *runs,
+        ("table", TABLE),
+        ("latency", BENCH),
+        ("cells", COMPARISON),
+        ("others", other),
+        ("figure", FIGURE),
+    ):
         source.write_text(json.dumps(values))
         results.add(name, source, folder)
     page = results.markdown(folder).removeprefix(results.HEADER)
@@ -76,9 +85,11 @@ def test_what_is_added_is_on_the_page(tmp_path):
     assert rows == [
         "| run | `capsella train demo --epochs 30` | 30 | 1.95, 1.95 |",
         "| images of | classes | tested | folds | measure | capsules | CNN | pretrained | capsules − CNN, points | "
-        "detects | recommended | minutes announced | minutes |",
+        "detects | recommended | minutes announced | minutes | machine |",
         "| cells | 2 | 400 | 5 | accuracy | 90.0 (85.0 to 94.0) | 90.0 (85.0 to 94.0) | – | -2.0 (-5.0 to +1.0) | "
-        "3.0 | B | 15 | 16 |",
+        "3.0 | B | 15 | 16 | 2 threads, A processor |",
+        "| others | 2 | 400 | 5 | accuracy | 90.0 (85.0 to 94.0) | – | 90.0 (85.0 to 94.0) | – | 3.0 | B | "
+        "15 | 16 | a GPU |",
         "| network | image | fastest | p50 ms | under 50 ms | images/s |",
         "| fast | 28×28×1 | native | 4.1 | yes | 120 |",
         "| none | 96×128×3 | none |  | no |  |",

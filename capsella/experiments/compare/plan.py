@@ -19,11 +19,11 @@ from capsella.data import (
     DataOptions,
     FolderData,
     ImageSet,
+    LabelledImages,
     NamedData,
     Splits,
     SplitTable,
     inspect_folder,
-    load_data,
     single_images,
 )
 from capsella.data.catalogue import largest_side
@@ -31,10 +31,10 @@ from capsella.data.images import join
 from capsella.data.load import LoadedSource, load_source
 from capsella.data.options import FileData
 from capsella.data.splits import UNUSED
-from capsella.errors import ArgumentError, CapsellaError, near_names, warn_once
+from capsella.errors import ArgumentError, CapsellaError, near_names, pluralize, warn_once
 from capsella.evaluation import detectable_difference
 from capsella.experiments.compare.contenders import LARGEST, Contender, make_contenders, network_names, side_for
-from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, RATES, SHARES, VALIDATION, ComparisonOptions
+from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, RATES, SEEDS, SHARES, VALIDATION, ComparisonOptions
 from capsella.experiments.runner import Row
 from capsella.files import read_json, write_json
 from capsella.models.inference import inference
@@ -89,7 +89,6 @@ class Plan:
     loading: float
     seed_count: int
     has_curve: bool
-    notes: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -105,6 +104,23 @@ class Plan:
     def is_crossvalidated(self) -> bool:
         """True if every image is tested in one of several folds."""
         return len(self.folds) > 1
+
+    @property
+    def has_repeats(self) -> bool:
+        """True if networks are trained more than once, so that intervals also cover the trainings."""
+        return self.is_crossvalidated or self.seed_count > 1
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the images, and on what the time is too short for."""
+        short = {
+            "no learning curve": self.options.curve and not self.has_curve,
+            f"{pluralize(self.seed_count, 'seed')} instead of {SEEDS}": self.options.seeds is None
+            and not self.is_crossvalidated
+            and self.seed_count < SEEDS,
+        }
+        reason = f"{self.options.minutes:g} minutes are too short"
+        return *self.splits.notes, *(f"{what}: {reason}" for what, is_short in short.items() if is_short)
 
     def seeds(self, contender: Contender) -> tuple[int, ...]:
         """Return the seeds of a network on each fold; a logistic regression does not depend on the seed."""
@@ -241,8 +257,8 @@ def make_plan(options: ComparisonOptions) -> Plan:
     else:
         names, balance, precision = begun["networks"], begun["balance"], begun["precision"]
     contenders = tuple(make_contenders(names, options, splits, side, balance, precision))
-    seeds = options.seeds or (3 if len(folds) == 1 else 1)
-    plan = Plan(options, folds, contenders, {}, {}, 2 * loading, seeds, options.curve, splits.notes)
+    seeds = options.seeds or (SEEDS if len(folds) == 1 else 1)
+    plan = Plan(options, folds, contenders, {}, {}, 2 * loading, seeds, options.curve)
     if begun is not None:
         costs = {name: Cost(*cost) for name, cost in begun["costs"].items()}
         return replace(
@@ -297,8 +313,11 @@ def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
     if not path.exists():
         return None
     plan: dict[str, Any] = read_json(path)
+    needed = {"options", "images", "networks", "costs", "fractions", "loading", "seed_count", "has_curve"}
+    if missing := (needed | {"balance", "precision"}).difference(plan):
+        raise CapsellaError(f"{path} is damaged: it has no {', '.join(sorted(missing))}; choose another --out")
     before, now = plan["options"], options.to_dict()
-    seeds = before["seeds"], now["seeds"]
+    seeds = before.get("seeds"), now["seeds"]
     for name in ("seeds", "latency_limit"):
         before[name] = now[name]
     check_same_settings(options.output, before, now)
@@ -398,34 +417,42 @@ def _measure(contender: Contender, plan: Plan) -> Cost:
             times = time_in_turns({"network": lambda: model(images)}, 3, warm_up=1)["network"]
         return Cost(0.0, median(times) / len(images))
     if size != splits.image_size[0]:
-        splits = load_data(recipe.data)
+        parts: dict[str, Any] = {name: _blank(images, size) for name, images in splits.named().items()}
+        splits = replace(splits, **parts)
     timed = time_steps(recipe, ComputeOptions(accelerator=plan.options.accelerator), 2.0, splits)
     return Cost(timed.step / min(recipe.batch_size, len(splits.train)), timed.image)
+
+
+def _blank(images: LabelledImages, size: int) -> ImageSet:
+    """Return black images of another size, which share one image's memory."""
+    single = single_images(images, "comparisons")
+    pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(single), single.channels, size, size)
+    return replace(single, images=pixels)
 
 
 def _within_time(plan: Plan) -> Plan:
     """Return the plan with as many epochs as the time allows.
 
-    If networks would train for too few of their usual epochs, the learning curve is left out, then further seeds,
-    unless the options name a number of seeds.
+    If networks would train for too few of their usual epochs, the learning curve is left out, then the third seed,
+    unless the options name a number of seeds. The second seed, without which intervals do not cover the trainings, is
+    only left out if no plan with it fits.
 
     Raises:
         ArgumentError: a network would train for fewer than `LEAST_EPOCHS`.
     """
     minutes, asked = plan.options.minutes, plan.options.seeds is not None
+    longest = TOLERANCE * 60 * minutes
     smaller = [plan, *(replace(plan, has_curve=False, seed_count=n) for n in range(plan.seed_count, 0, -1))]
     for attempt in smaller[: 2 if asked else None]:
         planned = replace(attempt, fractions=_fractions(attempt))
-        if min(planned.fractions.values()) >= ENOUGH_EPOCHS:
+        is_second = attempt.seed_count == 2 and not attempt.has_curve
+        if min(planned.fractions.values()) >= ENOUGH_EPOCHS or (is_second and planned.total_seconds() <= longest):
             break
-    if planned.total_seconds() > TOLERANCE * 60 * minutes:
+    if planned.total_seconds() > longest:
         rule = (
             f"be at least {planned.total_seconds() / 60:.1f} for {LEAST_EPOCHS} epochs of every network on this machine"
         )
         raise ArgumentError("minutes", rule, minutes, "fewer networks, folds or seeds take less")
-    if plan.has_curve and not planned.has_curve:
-        note = f"no learning curve: {minutes:g} minutes are too short for it"
-        planned = replace(planned, notes=(*planned.notes, note))
     return planned
 
 

@@ -42,7 +42,7 @@ def write_report(found: Comparison) -> Path:
         warnings=[line.rstrip(".") for line in shortcut_lines(found.shortcuts)],
         commands={}
         if decision.recommended is None
-        else {"export it (predict and explore take it, too)": f"capsella export {plan.folder}"},
+        else {"export it (predict takes it, too)": f"capsella export {plan.folder}"},
         heads=("network", "accuracy", "balanced accuracy", "ms per image", "parameters"),
         rows=[
             (
@@ -140,7 +140,10 @@ def _pictures(
 def _curve(found: Comparison) -> Section:
     name, title = "curve", "Would more images help?"
     if not found.curves:
-        return Section(name, title, "Not measured: --no-curve was set, or a class has too few images for a part of it.")
+        plan, reason = found.plan, "a class has too few images for a part of it"
+        if not plan.has_curve:
+            reason = f"{plan.options.minutes:g} minutes were too short" if plan.options.curve else "--no-curve was set"
+        return Section(name, title, f"Not measured: {reason}.")
     titles = {network.name: network.title for network in found.decision.networks}
     where = " of the first fold" if found.plan.is_crossvalidated else ""
     text = (
@@ -169,13 +172,14 @@ def _protocol(found: Comparison) -> list[str]:
             f"{' and '.join(fitted)}: weights from other images, not trained further; a logistic regression on its "
             "features, whose strength of regularisation was cross-validated on the training images."
         )
+    trainings = " and over trainings" if plan.has_repeats else "; one training of each network"
     rates = "its recipe's learning rate" if options.rates == 1 else "the best of three learning rates"
     return [
         *lines,
         f"Each network had {rates}. Validation images ({100 * VALIDATION:g} % of those for training) chose the epoch, "
         "and the best network of each kind. Test images chose nothing but the recommendation.",
-        "Accuracy counts images that no network had seen. Intervals are 95 %, over images or groups and over "
-        "trainings. Images without a group are taken for independent.",
+        f"Accuracy counts images that no network had seen. Intervals are 95 %, over images or groups{trainings}. "
+        "Images without a group are taken for independent.",
     ]
 
 
@@ -190,8 +194,8 @@ def _facts(found: Comparison) -> dict[str, str]:
         "machine": machine(made_with),
         "versions": versions(made_with),
     }
-    if splits.notes:
-        facts["reading"] = "; ".join(splits.notes)
+    if plan.notes:
+        facts["notes"] = "; ".join(plan.notes)
     if splits.broken:
         facts["left out"] = f"{pluralize(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
     return facts

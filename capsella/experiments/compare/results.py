@@ -152,8 +152,9 @@ def _train(plan: Plan, shortcuts: Sequence[Shortcut], console: Console, started:
     if (best := found.decision.recommended) is not None and plan.is_crossvalidated:
         row, tested = plan.row(contenders[best.name], 0, ALL), rows[best.name, 0, 1.0]
         row = replace(row, recipe=replace(row.recipe, optimizer=tested.recipe.optimizer))
-        runner.validate([row], [0])
         files = RunFolder(row.folder(runner.folder, 0))
+        files.write("final", {"reason": "trained on all images"})
+        runner.validate([row], [0])
         found = replace(found, final=None if files.has_diverged else files.path)
     return replace(found, seconds=time.monotonic() - started)
 

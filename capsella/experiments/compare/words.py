@@ -23,7 +23,7 @@ def phrase(found: Comparison) -> tuple[str, list[str]]:
     """Return the decision in words: a headline, and sentences that explain it."""
     decision = found.decision
     sentences = [
-        _accuracy(decision, decision.leader),
+        _accuracy(found),
         _why(decision),
         *([] if decision.recommended is None else [_given_up(decision)]),
         _latency(decision),
@@ -107,14 +107,15 @@ def percent(interval: Interval) -> str:
     return f"{estimate:.1f} % ({low:.1f} to {high:.1f})"
 
 
-def _accuracy(decision: Decision, network: NetworkResult) -> str:
-    setting = decision.setting
+def _accuracy(found: Comparison) -> str:
+    decision, setting, network = found.decision, found.setting, found.decision.leader
     accuracy, balanced = (percent(f(network.correct)) for f in (setting.accuracy, setting.balanced_accuracy))
     units = "images" if setting.groups is None else f"groups ({setting.units})"
+    units += " and trainings" if found.plan.has_repeats else "; one training of each network"
     share = 100 * float((setting.labels == setting.majority).mean())
     text = (
         f"{network.title} classifies {accuracy} of {len(setting.labels):,} unseen images correctly; "
-        f"its mean recall over classes is {balanced}. In brackets: 95 % intervals over {units} and trainings. Always "
+        f"its mean recall over classes is {balanced}. In brackets: 95 % intervals over {units}. Always "
         f"predicting {setting.classes[setting.majority]} would be right for {share:.1f} %."
     )
     never = _never_found(decision)
@@ -164,11 +165,12 @@ def _latency(decision: Decision) -> str:
 def _limits(found: Comparison) -> str:
     decision, plan = found.decision, found.plan
     (nearest,) = (network.title for network in decision.finalists if network.name == decision.nearest)
+    spread = " and the spread between trainings that were observed" if plan.has_repeats else " that was observed"
     text = (
         f"A true difference between {decision.leader.title} and {nearest} of less than "
-        f"{points(decision.detectable, signed=False)} points would often go unnoticed: by the disagreement and the "
-        "spread between trainings that were observed, one of that size is found four times in five (expected from the "
-        f"number of images: {points(plan.detectable, signed=False)})."
+        f"{points(decision.detectable, signed=False)} points would often go unnoticed: by the disagreement{spread}, "
+        "one of that size is found four times in five (expected from the number of images: "
+        f"{points(plan.detectable, signed=False)})."
     )
     short = [
         f"{each.title} ({plan.epochs(each)} of {each.epochs_for(len(plan.splits.train))} epochs)"
@@ -233,9 +235,13 @@ def result_summary(found: Comparison) -> Group:
     headline, sentences = phrase(found)
     lines = [headline, *sentences]
     if decision.recommended is not None:
-        lines.append(f"Run: {found.final or decision.recommended.best_run}")
+        lines.append(f"Run: {decision.recommended.best_run}")
+    if found.final is not None:
+        lines.append(f"Network for export and predict (trained on all images, not tested): {found.final}")
     return Group(Text(), table, Text(), *_wrapped(lines))
 
 
 def _wrapped(lines: Sequence[str]) -> list[Text]:
-    return [Text("\n".join(textwrap.wrap(line, WIDTH, break_long_words=False))) for line in lines]
+    return [
+        Text("\n".join(textwrap.wrap(line, WIDTH, break_long_words=False, break_on_hyphens=False))) for line in lines
+    ]

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from capsella.cli import main
 from capsella.data.splits import read_split_file
 from capsella.experiments import runner
 from capsella.experiments.compare import ComparisonOptions, compare, make_plan
 from capsella.experiments.fit import read_test_predictions
+from capsella.experiments.repeats import resume_run
 from capsella.models import CapsuleClassifier
-from capsella.training import TrainingDivergedError, load_run, load_splits
+from capsella.training import TrainingDivergedError, load_run, load_splits, trained
 from capsella.training.trained import open_network, open_runs_with_capsules
 from tests.experiments.compare.conftest import write_images
 from tests.experiments.compare.made import FLAGS, NETWORKS, call, fixed_speed
@@ -81,6 +83,26 @@ class TestDone:
         assert set(splits.validation.files) == set(first.validation.files)
         assert set(splits.train.files) | set(splits.test.files) == set(first.train.files) | set(first.test.files)
 
+    def test_commands_name_the_network_that_they_take(self, done, images, tmp_path, capsys, monkeypatch):
+        opened = []
+        monkeypatch.setattr(trained, "load_run", lambda folder: opened.append(str(folder)) or load_run(folder))
+        best, final = (str(done / read(done)[name]) for name in ("recommended", "final"))
+        main(["evaluate", str(done), "--out", str(tmp_path / "own.json")])
+        note = capsys.readouterr().err.replace("\n", "")
+        assert note.index(best) < note.index(final)
+        main(["evaluate", str(done), "--data", str(images), "--out", str(tmp_path / "foreign.json")])
+        main(["explore", str(done), "--data", str(images / "red" / "0.png"), "--out", str(tmp_path / "drawn")])
+        assert opened == [best, final, final]
+
+    def test_the_final_network_is_never_tested(self, done, tmp_path, capsys):
+        final = shutil.copytree(done / read(done)["final"], tmp_path / "final")
+        resume_run(final, {}, Console(quiet=True))
+        assert not (final / "result.json").exists()
+        for words in (["evaluate", str(final)], ["evaluate", str(final), "--robustness"]):
+            with pytest.raises(SystemExit):
+                main(words)
+            assert "all images" in capsys.readouterr().err
+
     def test_pages_show_its_capsule_network(self, done):
         ((folder, run),) = open_runs_with_capsules([done]).items()
         assert read(done)["capsules"] == f"runs/{folder}"
@@ -99,7 +121,10 @@ class TestDone:
         monkeypatch.setattr("capsella.report.pages.write_figure", write_empty)
         call(images, *FLAGS, "--folds", 3, "--backbone", backbone, "--out", done)
         assert read(done)["decision"] == before["decision"]
-        assert "run 1 of" not in capsys.readouterr().out
+        out = " ".join(capsys.readouterr().out.split())
+        assert "run 1 of" not in out
+        assert f"Run: {done / before['recommended']} " in out
+        assert f"not tested): {done / before['final']} " in out
 
     def test_other_options_are_refused(self, done, images, backbone, wrong):
         assert "minutes" in wrong(images, *FLAGS, "--folds", 3, "--backbone", backbone, "--out", done, "--minutes", 1)
@@ -124,7 +149,9 @@ def test_one_test_set_more_seeds_and_an_interrupted_run(images, backbone, tmp_pa
     assert len(stamps) == 1
     call(*words)
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
-    once = read(tmp_path / "c")
+    once, report = read(tmp_path / "c"), (tmp_path / "c" / "report.html").read_text(encoding="utf-8")
+    assert "one training of each network" in report
+    assert "--no-curve was set" in report
     assert (once["folds"], once["images"]) == (1, len(rows_of(tmp_path / "c" / "predictions.csv")))
     call(*words[:-2], "--seeds", 2, "--latency-limit", 1e-6, *words[-2:])
     added = read(tmp_path / "c")

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import torch
 from PIL import Image, ImageOps
 
 from capsella.data import load_data
@@ -10,6 +11,8 @@ from capsella.errors import ArgumentError, CapsellaError
 from capsella.experiments.compare import ComparisonOptions, make_plan, plan
 from capsella.experiments.compare.contenders import GROUPS, network_names, side_for
 from capsella.experiments.compare.plan import Cost, begin
+from capsella.files import read_json, write_json
+from capsella.training.loop import StepTime
 from tests.experiments.compare.conftest import write_images
 from tests.experiments.compare.made import FLAGS, NETWORKS
 
@@ -53,10 +56,17 @@ class TestTime:
         assert not (tmp_path / "c").exists()
 
     def test_in_a_hurry_epochs_come_before_the_curve_and_further_seeds(self, planned):
-        for minutes, curve, seeds in ((6, True, 3), (2.5, False, 3), (1, False, 1)):
+        for minutes, curve, seeds, epochs in (
+            (6, True, 3, 33),
+            (2.5, False, 3, 33),
+            (1, False, 2, 5),
+            (0.4, False, 1, 5),
+        ):
             made = planned(0.02, 0.02, folds=1, minutes=minutes)
             assert (made.has_curve, made.seed_count) == (curve, seeds)
-            assert all(made.epochs(each) >= 33 for each in made.contenders if not each.is_fitted)
+            assert len(made.notes) == (not curve) + (seeds < 3)
+            assert made.has_repeats == (seeds > 1)
+            assert all(made.epochs(each) >= epochs for each in made.contenders if not each.is_fitted)
             assert made.total_seconds() <= 1.05 * 60 * minutes
         assert planned(0.02, 0.02, folds=1, minutes=1, seeds=3).seed_count == 3
 
@@ -117,6 +127,23 @@ def test_every_network_gets_the_same(planned):
     assert fitted.model.options["backbone"] == made.options.backbone
 
 
+def test_speed_at_another_size_needs_no_images(backbone, tmp_path, monkeypatch):
+    measured = {}
+
+    def timed(recipe, compute, seconds, splits):
+        measured[recipe.model.name] = splits
+        return StepTime(1e-3, 1e-3)
+
+    monkeypatch.setattr(plan, "time_steps", timed)
+    folder = write_images(tmp_path / "own", {"a": 10, "b": 10, "single": 1}, size=40)
+    options = {"networks": NETWORKS, "size": 17, "classes": ("a", "b"), "fine_tune": True, "out": tmp_path / "c"}
+    made = make_plan(ComparisonOptions(images=str(folder), backbone=str(backbone), folds=2, **options))
+    train = measured[NETWORKS[-1]].train
+    assert (train.image_size, train.classes) == ((40, 40), ("a", "b"))
+    assert torch.equal(train.labels, made.splits.train.labels)
+    assert train.images.untyped_storage().nbytes() == 1
+
+
 def test_names():
     assert network_names(("default", "he2016_resnet10")) == GROUPS["default"]
     assert network_names(("thesis",)) == GROUPS["thesis"]
@@ -143,7 +170,13 @@ def test_a_begun_comparison_keeps_its_epochs(planned):
     assert again.seed_count == 2
     with pytest.raises(CapsellaError):
         planned(0.1, 0.1, minutes=5)
-    first.options.output.joinpath("plan.json").write_text("{")
+    path = first.options.output / "plan.json"
+    values = read_json(path)
+    for key in values:  # written by other code
+        write_json(path, {name: value for name, value in values.items() if name != key})
+        with pytest.raises(CapsellaError, match="damaged"):
+            planned(0.1, 0.1, minutes=4)
+    path.write_text("{")
     with pytest.raises(CapsellaError):
         planned(0.1, 0.1, minutes=4)
 
