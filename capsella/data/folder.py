@@ -41,6 +41,7 @@ _INSPECTED = 200  # files whose headers `inspect_folder` reads, spread evenly, a
 _MAX_NAMES = 3  # skipped files in a note
 _PERCENTILES = (0.1, 99.9)  # hot and dead pixels must not set the range
 _SAMPLED = 10_000  # values per file
+_DEEP_ENDINGS = (".png", ".tif", ".tiff")  # other formats have 8 bits
 
 
 class ClassFile(NamedTuple):
@@ -299,15 +300,27 @@ def _with_range(options: FolderData, files: Sequence[Path]) -> tuple[FolderData,
     if options.range is not None:
         return options, ()
     values = list[Shaped[np.ndarray, " k"]]()
-    for file in (files[row] for row in spread(len(files), MAX_SAMPLES)):
-        with suppress(CapsellaError), readable(file, ""), Image.open(file, formats=FORMATS) as image:
-            if depth_of(image) is not None:  # an error is reported when all images are read
-                each = read_values(file).ravel()
-                values.append(each[np.random.default_rng(0).integers(0, len(each), _SAMPLED)])
+    deep = [file for file in files if _is_deep(file)]
+    for file in (deep[row] for row in spread(len(deep), MAX_SAMPLES)):
+        with suppress(CapsellaError), readable(file, ""):  # an error is reported when all images are read
+            each = read_values(file).ravel()
+            values.append(each[np.random.default_rng(0).integers(0, len(each), _SAMPLED)])
     if not values:
         return options, ()
-    low, high = (float(value) for value in np.percentile(np.concatenate(values), _PERCENTILES, method="nearest"))
+    joined = np.concatenate(values)
+    low, high = (float(value) for value in np.percentile(joined, _PERCENTILES, method="nearest"))
+    if low == high:  # nearly all is background
+        low, high = float(joined.min()), float(joined.max())
     if low == high:
-        raise CapsellaError(f"nearly all values are {low:g}; set a range, e.g. --range 0 4095")
+        raise CapsellaError(f"all values are {low:g}; set a range, e.g. --range 0 4095")
     text = f"values {low:,.6g} to {high:,.6g} of files of more than 8 bits become 0 to 255; --range sets it"
     return replace(options, range=(low, high)), (text,)
+
+
+def _is_deep(file: Path) -> bool:
+    """Return whether a file has more than 8 bits per channel, from its header."""
+    if not file.name.lower().endswith(_DEEP_ENDINGS):
+        return False
+    with suppress(CapsellaError), readable(file, ""), Image.open(file, formats=FORMATS) as image:
+        return depth_of(image) is not None
+    return False

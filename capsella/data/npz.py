@@ -84,7 +84,7 @@ def read_arrays(
     if "train_images" in arrays:
         if options.group is not None:
             raise ArgumentError("group", "be None for a file with train_images, …", options.group)
-        arrays = _joined(path, arrays)
+        arrays = _joined(path, arrays, options)
     options = with_radius(path, arrays, options)
     parts = {"train": np.arange(len(_labels(path, arrays)))}
     if "split" in arrays:
@@ -105,14 +105,18 @@ def read_arrays(
     )
 
 
-def _joined(path: Path, arrays: Arrays) -> Arrays:
+def _joined(path: Path, arrays: Arrays, options: DataOptions) -> Arrays:
     """Convert MedMNIST's layout, train_images, train_labels and so on, to images, labels and a code for each split."""
-    parts = [part for part in ("train", "val", "test") if f"{part}_images" in arrays]
+    parts = [name.removesuffix("_images") for name in arrays if name.endswith("_images")]
+    if unknown := [part for part in parts if part not in _SPLITS]:
+        raise CapsellaError(f"{path}: splits must be named {', '.join(_SPLITS)}, got {unknown[0]}_images")
     labels = [_labels(path, {"labels": _first(path, arrays, (f"{part}_labels",))}) for part in parts]
     images = [_channels_last(path, arrays[f"{part}_images"]) for part in parts]
     for one, other in zip(images, labels, strict=True):
         _check_number(path, "images", len(one), len(other))
-    with errors_of(f"{path}: images of all splits must be alike"):
+    if len({part.shape[1:] for part in images}) > 1 and options.cells == "whole":
+        images = [resize_array(part, options.preprocessing).permute(0, 2, 3, 1).numpy() for part in images]
+    with errors_of(f"{path}: images of all splits must be alike, set --size and --channels"):
         joined = {"images": np.concatenate(images), "labels": np.concatenate(labels)}
     split = np.repeat(np.arange(len(parts)), [len(part) for part in labels])
     names = {name: values for name, values in arrays.items() if name == "classes"}

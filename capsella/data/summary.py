@@ -45,17 +45,29 @@ def describe(splits: Splits) -> list[ClassCounts]:
     return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
 
 
-def few_groups(groups: Int[np.ndarray, " images"] | None) -> list[str]:
-    """Return warnings if the test images come from few groups, or mostly from one."""
-    if groups is None:
-        return []
+def few_groups(
+    groups: Int[np.ndarray, " images"], labels: Int[np.ndarray, " images"], classes: Sequence[str]
+) -> list[str]:
+    """Return warnings if the test images, or those of a class, come from few groups, or mostly from one."""
     _, sizes = np.unique(groups, return_counts=True)
     if len(sizes) < LEAST_GROUPS:
         number = pluralize(len(sizes), "group")
         return [f"the test images are of {number}, too few to generalise to others, whatever the interval"]
+    sentences = []
     if (share := sizes.max() / len(groups)) > LARGEST_GROUP:
-        return [f"one group has {100 * share:.0f} % of the test images, so the result is mostly about that group"]
-    return []
+        sentences.append(
+            f"one group has {100 * share:.0f} % of the test images, so the result is mostly about that group"
+        )
+    counts = {name: len(np.unique(groups[labels == label])) for label, name in enumerate(classes)}
+    if few := [f"{name} ({count})" for name, count in counts.items() if 0 < count < LEAST_GROUPS]:
+        why = f"test images of fewer than {LEAST_GROUPS} groups, too few to generalise to others"
+        sentences.append(f"{why}: {_named(few)}")
+    return sentences
+
+
+def _named(classes: Sequence[str]) -> str:
+    rest = f" and {len(classes) - _MAX_NAMED} more classes" if len(classes) > _MAX_NAMED else ""
+    return f"{', '.join(classes[:_MAX_NAMED])}{rest}"
 
 
 def warn_of_few(splits: Splits) -> None:
@@ -69,7 +81,7 @@ def too_few(splits: Splits) -> list[str]:
     counts = describe(splits)
     sentences = []
     if isinstance(splits.test, ImageSet) and "group" in splits.test.metadata:
-        few = few_groups(splits.test.metadata["group"].numpy())
+        few = few_groups(splits.test.metadata["group"].numpy(), splits.test.labels.numpy(), splits.classes)
         sentences = [f"{sentence} (--folds tests every group)" for sentence in few]
     for split, name, least, why in (
         ("train", "training", LEAST_TRAIN, "too few to learn a class from"),
@@ -77,8 +89,7 @@ def too_few(splits: Splits) -> list[str]:
     ):
         few = [f"{row.name} ({getattr(row, split)})" for row in counts if getattr(row, split) < least]
         if few:
-            rest = f" and {len(few) - _MAX_NAMED} more classes" if len(few) > _MAX_NAMED else ""
-            sentences.append(f"fewer than {least} {name} images, {why}: {', '.join(few[:_MAX_NAMED])}{rest}")
+            sentences.append(f"fewer than {least} {name} images, {why}: {_named(few)}")
     sizes = [row.train for row in counts]
     if max(sizes) >= UNEVEN * min(sizes):
         large, small = (function(counts, key=lambda row: row.train) for function in (max, min))

@@ -44,8 +44,9 @@ def evaluation_warnings(evaluation: Evaluation) -> list[str]:
         warnings.append(f"never found: {', '.join(lost[:MOST_NAMED])}{rest}")
     if evaluation.majority is not None and not evaluation.majority.is_beaten:
         warnings.append(majority_text(evaluation.majority))
-    groups = None if evaluation.group is None or evaluation.labels.ndim == 2 else evaluation.group.numpy()
-    return [*warnings, *few_groups(groups)]
+    if evaluation.group is not None and evaluation.labels.ndim == 1:
+        warnings += few_groups(evaluation.group.numpy(), evaluation.labels.numpy(), evaluation.classes)
+    return warnings
 
 
 def evaluation_notes(evaluation: Evaluation) -> list[str]:

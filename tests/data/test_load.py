@@ -268,3 +268,10 @@ def test_uneven_classes_are_named(largest, is_named):
     assert bool(said) == is_named
     if is_named:
         assert "b has 1.5 times" in said[0]
+
+
+def test_classes_of_few_patients_are_named():
+    patients = torch.tensor([0, 1, 2, 3, 4, 0, 1, 1, 1, 1, 5, 6, 7, 8, 9])
+    splits = of_sizes((20, 20, 20), (5, 5, 5))
+    (said,) = too_few(replace(splits, test=replace(splits.test, metadata={"group": patients})))
+    assert ": b (2)" in said

@@ -66,6 +66,13 @@ def test_medmnist_keys(tmp_path: Path):
         assert images.labels.tolist() == LABELS[parts[name]].tolist()
     with pytest.raises(ValueError, match="group"):
         load_data(NpzData(options.path, group="photo"))
+    renamed = {name.replace("val", "validation"): array for name, array in arrays.items()}
+    renamed["test_images"] = renamed["test_images"].repeat(2, 1).repeat(2, 2)
+    again = load_data(write(tmp_path / "c.npz", **renamed).replace(size=4))
+    assert again.digests(test=True).keys() == splits.digests(test=True).keys()
+    assert [len(images) for images in again.named().values()] == [18, 6, 6]
+    with pytest.raises(CapsellaError, match="spare"):
+        load_data(write(tmp_path / "d.npz", spare_images=PIXELS, **arrays))
     del arrays["test_images"], arrays["test_labels"]
     with pytest.raises(CapsellaError):
         load_data(write(tmp_path / "b.npz", **arrays))

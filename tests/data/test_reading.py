@@ -8,6 +8,7 @@ import torch
 from PIL import Image, ImageCms
 
 from capsella.data import FolderData, NamedData, Splits, decoding, load_data, read_image
+from capsella.data.reading import read_values
 from capsella.errors import CapsellaError
 from capsella.image_options import Preprocessing
 
@@ -58,6 +59,9 @@ def test_images_are_turned_upright(tmp_path: Path, name: str, pixels: np.ndarray
     path = save(tmp_path, name, Image.fromarray(pixels), exif=exif)
     upright = np.atleast_3d(np.rot90(pixels, -1)).copy()
     assert torch.equal(read_image(path), torch.from_numpy(upright).permute(2, 0, 1))
+    if name == "a.tif" and pixels.ndim == 2:
+        deep = save(tmp_path, "deep.tif", Image.fromarray(pixels.astype(np.uint16)), exif=exif)
+        assert np.array_equal(read_values(deep), np.rot90(pixels, -1))
 
 
 def test_resizing_crops_the_centre_and_keeps_flat_areas_flat(tmp_path: Path):
@@ -168,6 +172,19 @@ def test_files_of_8_bits_are_taken_as_they_are(camera: Path):
         Image.fromarray(plain).save(file)
     splits = folder(camera)
     assert (splits.value_range, splits.notes) == (None, ())
+
+
+def test_few_deep_files_and_few_bright_pixels_set_the_range(tmp_path: Path):
+    """Three deep files among 300, and nearly all of their values are background."""
+    for label, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        for i in range(150):
+            Image.fromarray(np.full((8, 8), i + label, np.uint8)).save(tmp_path / name / f"{i:03}.png")
+    values = np.full((60, 60), 100, np.uint16)
+    values[0, :3] = 3000
+    for i in (1, 2, 4):
+        Image.fromarray(values).save(tmp_path / "a" / f"{i:03}.png")
+    assert folder(tmp_path, size=8).value_range == (100, 3000)
 
 
 def test_values_that_are_all_the_same_have_no_range(camera: Path):
