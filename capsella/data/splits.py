@@ -44,7 +44,7 @@ UNUSED = "unused"
 
 @dataclass(frozen=True, eq=False)
 class _About:
-    """What is known about images that were read.
+    """Facts about images that were read.
 
     Attributes:
         name: name of the source, or of the folder or file, for messages.

@@ -1,4 +1,4 @@
-"""What public data sets share: their description in `capsella list data`, resizing, and splits by viewpoint."""
+"""Shared by public data sets: their description in `capsella list data`, resizing, and splits by viewpoint."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class Source:
 
     @property
     def found(self) -> str:
-        """Where the set's files are on this machine, or how to get them."""
+        """The place of the set's files on this machine, or how to get them."""
         present = [data_root() / file for file in self.files if (data_root() / file).exists()]
         return f"in {present[0].parent} ({len(present)} of {len(self.files)} files)" if present else self.get
 
