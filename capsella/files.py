@@ -106,8 +106,8 @@ def lock(file: IO[Any], busy: str) -> None:
 def alone_in(folder: Path, wait: bool = False) -> Iterator[None]:
     """Lock a folder, which is created if necessary, for the length of a block.
 
-    The file `.lock` in the folder holds the process ID. At the end it is removed, and so is the folder if it is empty.
-    The lock of a killed process is taken over.
+    The file `.lock` in the folder holds the process ID. At the end it is removed, and so are the folders that were
+    created and are empty. The lock of a killed process is taken over.
 
     Args:
         folder: the folder to lock.
@@ -116,12 +116,14 @@ def alone_in(folder: Path, wait: bool = False) -> Iterator[None]:
     Raises:
         BusyError: another process holds the lock.
     """
-    path = folder / ".lock"
-    while True:
+    path, made, races = folder / ".lock", [], 0
+    while races < 100:
+        made += [parent for parent in (folder, *folder.parents) if not parent.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (closed below)
         except FileNotFoundError:  # another process removed the empty folder
+            races += 1
             continue
         except OSError as error:
             raise CapsellaError(f"{folder}: cannot be written ({error.strerror})") from error
@@ -135,6 +137,7 @@ def alone_in(folder: Path, wait: bool = False) -> Iterator[None]:
                 time.sleep(0.2)
                 continue
             if not _is_at(file, path):  # the previous owner removed the file before this process locked it
+                races += 1
                 continue
             file.truncate(0)
             file.write(f"process {os.getpid()}")
@@ -143,9 +146,11 @@ def alone_in(folder: Path, wait: bool = False) -> Iterator[None]:
                 yield
             finally:
                 path.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # it is not empty, or another process removed it
-                    folder.rmdir()
+                for parent in made:
+                    with contextlib.suppress(OSError):  # it is not empty, or another process removed it
+                        parent.rmdir()
             return
+    raise CapsellaError(f"{folder}: cannot be written (it is removed at once)")
 
 
 def _is_at(file: IO[Any], path: Path) -> bool:

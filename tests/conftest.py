@@ -128,6 +128,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Call
             Image.new("RGB", (64, 64)).save(folder / f"{number}.png")
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "examples").symlink_to(Path(__file__).parents[1] / "examples")
+    (tmp_path / "my_routing.py").symlink_to(tmp_path / "examples" / "cosine_routing.py")
     monkeypatch.chdir(tmp_path)
     for step in FIRST_STEPS:
         monkeypatch.setattr(step, stop)
@@ -147,4 +148,5 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Call
 
     yield check
     ROUTINGS.pop("cosine", None)  # of examples/cosine_routing.py
-    sys.modules.pop("cosine_routing", None)
+    for module in ("cosine_routing", "my_routing"):
+        sys.modules.pop(module, None)

@@ -3,11 +3,12 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from threading import Timer
 
 import pytest
 
-from capsella.errors import BusyError
+from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
 
 HOLD = """
@@ -45,10 +46,18 @@ def test_what_a_killed_process_left_is_taken_over(holder, tmp_path):
     assert (tmp_path / "run" / ".lock").exists()
     with alone_in(tmp_path / "run"):
         pass
-    assert not (tmp_path / "run").exists()
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_nothing_is_left_where_nothing_came_of_it(tmp_path):
-    with pytest.raises(RuntimeError), alone_in(tmp_path / "run"):
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "of the user").mkdir()
+    for name in ("runs/run", "of the user"):
+        with pytest.raises(RuntimeError), alone_in(tmp_path / name):
+            raise RuntimeError
+    assert list(tmp_path.iterdir()) == [tmp_path / "of the user"]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: None)
+    with pytest.raises(CapsellaError, match="cannot be written"), alone_in(tmp_path / "run"):
+        pass

@@ -78,9 +78,10 @@ def _serve(options: Explore) -> None:
         train.run(["demo", "--out", str(DEMO)])
     runs = open_runs_with_capsules(options.runs or (DEMO,))
     if options.cell_radius is not None:
-        for run in runs.values():
-            if run.model.cut is not None:
-                set_scale(run.model, (), options.cell_radius)
+        cropping = [run.model for run in runs.values() if run.model.cut is not None]
+        check_argument(bool(cropping), "be left out: no network crops cells", cell_radius=options.cell_radius)
+        for model in cropping:
+            set_scale(model, (), options.cell_radius)
     for line in notes_on_adapted(runs):
         print(line, flush=True)
     runs, cnn = split_cnn(runs)

@@ -35,7 +35,7 @@ GROUPS = {
         "share": "write one interactive HTML page that works without a server",
         "export": "write ONNX or .pt2 and check the file against PyTorch",
         "adapt": "adapt the network to another domain with a few labelled images",
-        "bench": "measure the speed of inference or training",
+        "bench": "measure the speed of inference",
     },
     "I study papers": {
         "papers": "run a published table or figure, or reproduce a whole paper",
@@ -119,9 +119,11 @@ def _report(errors: Console, error: BaseException, words: Sequence[str]) -> int:
 
 
 def _how_to_continue(words: Sequence[str]) -> str:
-    if words[0] == "predict" and "--out" in words:
-        return "; run the same command with --resume to continue"
-    return "; run the same command to continue" if words[0] in CONTINUES else ""
+    flags = {word.partition("=")[0] for word in words}
+    if words[0] == "predict" and "--out" in flags and "--label-next" not in flags:
+        replaced = "instead of --overwrite " if "--overwrite" in flags else ""
+        return f"; run the same command with --resume {replaced}to continue"
+    return "; run the same command to continue" if words[0] in CONTINUES and "--dry-run" not in flags else ""
 
 
 def _is_interruption(error: BaseException | None) -> bool:

@@ -134,21 +134,28 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
 
     PyTorch's exporter would round numbers below 1e-8 to zero, such as the 1e-12 in ‖s‖² + 1e-12. A capsule of length
     zero, which is common after a ReLU, would then divide zero by zero.
+
+    Raises:
+        CapsellaError: ONNX has no operator for a part of the graph, e.g. for random couplings.
     """
     from onnxscript import optimizer
 
     with _only_errors():
-        program = torch.onnx.export(
-            graph,
-            (),
-            dynamo=True,
-            input_names=inputs,
-            output_names=outputs,
-            opset_version=OPSET,
-            verbose=False,
-            optimize=False,
-            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
-        )
+        try:
+            program = torch.onnx.export(
+                graph,
+                (),
+                dynamo=True,
+                input_names=inputs,
+                output_names=outputs,
+                opset_version=OPSET,
+                verbose=False,
+                optimize=False,
+                custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
+            )
+        except torch.onnx.OnnxExporterError as error:
+            reason = "this network cannot be written as ONNX, e.g. because of random couplings; --format pt2 can"
+            raise CapsellaError(reason) from error
         assert program is not None  # dynamo=True returns it
         optimizer.fold_constants(program.model)
         optimizer.remove_unused_nodes(program.model)

@@ -35,6 +35,7 @@ from capsella.models import ImageClassifier
 from capsella.training import Run, RunFolder, load_splits
 
 Format = Literal["onnx", "pt2"]
+UNTESTED = "checked on validation images; their errors are no test errors"
 CALIBRATION_IMAGES = 256
 TIMED = 20  # images on which predict.py is timed
 PREDICT, FRAMING = Path(__file__).with_name("predict.py"), Path(framing.__file__)
@@ -84,6 +85,8 @@ def export_run(
 ) -> Exported:
     """Write the network of a run to a folder, checked on its test images or on those that it was adapted to.
 
+    A run that was not tested, such as the final one of a comparison with folds, is checked on its validation images.
+
     Args:
         run: a trained run.
         out: the folder; by default export, export-int8 or export-pt2 in the run's folder.
@@ -105,7 +108,11 @@ def export_run(
     if run.adapted is None:
         splits = load_splits(run)
         # A comparison trains its last network also on the test images, but for one, and does not test it.
-        held = splits.test if RunFolder(run.folder).is_tested else splits.validation
+        held = splits.test
+        if not RunFolder(run.folder).is_tested:
+            held = splits.validation
+            say(UNTESTED)
+            facts["images"] = UNTESTED
         train, test = (single_images(part, "exports") for part in (splits.train, held))
         data = run.recipe.data
         files = [data.path / name for name in test.files or ()] if isinstance(data, FolderData) else []

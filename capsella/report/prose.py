@@ -99,7 +99,7 @@ def attack_notes(results: Mapping[str, AttackResult]) -> list[str]:
 def column_notes(model: ImageClassifier, options: PredictOptions) -> list[str]:
     """Return notes on columns of a table of predictions that are empty or uninformative."""
     notes, calibration, detector, rate = [], model.calibration, model.ood_detector, options.false_positive_rate
-    fit = "training fits it, unless the images are pairs; an adaptation, with two labelled images per class"
+    fit = "training fits it, except for pairs; capsella adapt fits it if every class has at least two labelled images"
     if calibration is None:
         notes.append(f"the column probability is empty: this model is not calibrated; {fit}")
     elif calibration.images < ENOUGH:

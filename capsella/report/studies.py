@@ -23,7 +23,7 @@ from capsella.evaluation import (
 )
 from capsella.evaluation.domain import domain_images
 from capsella.evaluation.robustness import perturbation
-from capsella.files import write_json
+from capsella.files import read_json, write_json
 from capsella.models import ImageClassifier
 from capsella.report.figures import accuracy_figure, risk_coverage_figure, write_png
 from capsella.report.options import EvaluateOptions
@@ -55,7 +55,10 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
     if run.adapted is not None and (options.selective or (options.ood and options.data is None)):
         domain = run.adapted["laboratory"]
         raise CapsellaError(f"{run.folder} was adapted to {domain}, where it has no validation images")
-    out = out or run.folder / f"{options.name}.json"
+    _check_fitted(run, options)
+    if out is None:
+        out = run.folder / f"{options.name}.json"
+        _check_same_domain(out, options)
     images, about, lines = _images(options, run)
     ood_sets = {}
     if options.ood:  # a missing folder is an error before the evaluation
@@ -81,6 +84,23 @@ def study_run(folder: Path, options: EvaluateOptions, out: Path | None = None) -
         shown.append(routing_table(routing))
     write_json(out, values)
     return Group(*map(Text, lines), *shown, Text(f"written to {out}"))
+
+
+def _check_fitted(run: Run, options: EvaluateOptions) -> None:
+    """Raise `CapsellaError` if the run has no calibration or OOD detector and the options need it."""
+    fits = {"selective": ("a calibration", run.model.calibration), "ood": ("an OOD detector", run.model.ood_detector)}
+    for flag, (name, fit) in fits.items():
+        if getattr(options, flag) and fit is None:
+            raise CapsellaError(f"--{flag} needs a run with {name}, which training fits except for pairs")
+
+
+def _check_same_domain(out: Path, options: EvaluateOptions) -> None:
+    """Raise `CapsellaError` if the file holds the results of another domain, e.g. of a folder with the same name."""
+    if options.data is None or not out.exists():
+        return
+    before = (read_json(out).get("laboratory") or {}).get("data", options.data)
+    if Path(before).resolve() != Path(options.data).resolve():
+        raise CapsellaError(f"{out} holds the results of {before}; choose another --out")
 
 
 def _images(options: EvaluateOptions, run: Run) -> tuple[LabelledImages, dict[str, Any], list[str]]:

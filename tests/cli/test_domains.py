@@ -1,6 +1,7 @@
 """Images of another domain: `evaluate --data`, `adapt`, and comparisons of several domains."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def domain(tmp_path_factory):
     return folder
 
 
-def test_all_images_of_known_classes_are_tested(cli, copied, domain):
+def test_all_images_of_known_classes_are_tested(cli, copied, domain, tmp_path):
     images, run = copied
     assert cli("evaluate", run, "--data", domain).code == 1  # an image is broken
     answer = cli("evaluate", run, "--data", domain, "--skip-broken")
@@ -40,6 +41,8 @@ def test_all_images_of_known_classes_are_tested(cli, copied, domain):
     assert {score["name"]: score["support"] for score in values["classes"]} == {"columns": 9, "rings": 0, "rows": 6}
     about = values["laboratory"]
     assert (about["left_out"], about["copies_of_training_images"]) == ({"spots": 4}, 0)
+    same_name = shutil.copytree(domain, tmp_path / "of another domain" / domain.name)
+    assert "choose another --out" in cli("evaluate", run, "--data", same_name, "--skip-broken").err
     own = cli("evaluate", run, "--data", images)
     assert f"27 of {3 * PER_CLASS} images" in own.out
     assert cli("evaluate", run, "--data", "digits").code == 1

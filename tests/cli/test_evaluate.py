@@ -126,6 +126,7 @@ def test_pairs(cli, tmp_path):
     assert written["test"]["images"] == 20
     assert cli("evaluate", run).code == 0
     assert read(run / "test.json")["errors"] == written["test"]["errors"]
+    assert "except for pairs" in cli("evaluate", run, "--selective").err
     assert cli("evaluate", run, "--test-pairs", 7).code == 0
     assert read(run / "test-pairs7.json")["images"] == 7
     Image.new("L", (17, 17), 90).save(tmp_path / "image.png")

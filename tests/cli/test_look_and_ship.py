@@ -22,7 +22,7 @@ class TestExplore:
         monkeypatch.setattr("capsella.cli.train.run", trained.append)
         monkeypatch.setattr(
             "capsella.training.trained.open_runs_with_capsules",
-            lambda paths: {str(path): SimpleNamespace(adapted=None) for path in paths},
+            lambda paths: {str(path): SimpleNamespace(adapted=None, model=SimpleNamespace(cut=None)) for path in paths},
         )
         monkeypatch.setattr("capsella.web.server.check_port", lambda *_: None)
         monkeypatch.setattr("capsella.web.share.split_cnn", lambda runs: (runs, None))
@@ -39,6 +39,7 @@ class TestExplore:
         (tmp_path / "runs" / "demo" / "model.safetensors").touch()
         assert cli("explore").out == ""
         assert cli("explore", "runs/a", "runs/b").out == ""
+        assert "cell_radius" in cli("explore", "runs/a", "--cell-radius", 20).err
         assert (names, len(trained)) == (["runs/demo", "runs/demo", "runs/a", "runs/b"], 1)
 
     def test_pictures_of_images(self, cli, trained, images, broken, tmp_path):
@@ -69,10 +70,15 @@ class TestExport:
         assert answer.code == 0, answer.err
         described = json.loads((run / "export" / "model.json").read_text())
         assert described["parity"]["images"] == 6
+        assert "images" not in described
         assert described["classes"] == ["columns", "rings", "rows"]
         words = [run / "export", images, "--ood-false-positive-rate", 0]
         assert cli("predict", *words).out == cli("predict", run, *words[1:]).out
         assert cli("evaluate", run / "export").code == 1
+        (run / "result.json").unlink()  # as in the final run of a comparison with folds
+        answer = cli("export", run, "--format", "pt2")
+        assert "checked on validation images" in answer.err
+        assert "no test errors" in json.loads((run / "export-pt2" / "model.json").read_text())["images"]
 
     def test_a_file_that_differs_is_not_written(self, cli, trained, tmp_path, monkeypatch):
         different = (lambda images: torch.rand(len(images), 3), {})

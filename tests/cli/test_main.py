@@ -113,7 +113,7 @@ def test_bad_input_ends_in_a_sentence_and_leaves_nothing(cli, words, text, tmp_p
     assert answer.code in (1, 2)
     assert text in " ".join(answer.err.replace("│", " ").split())
     assert "Traceback" not in answer.err
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert list(tmp_path.iterdir()) == []
 
 
 def hides(first):
@@ -140,6 +140,27 @@ def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
     answer = cli("info")
     assert answer.code == code
     assert text in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["predict", "run", "images", "--out=x.csv"], "run the same command with --resume to continue"),
+        (
+            ["predict", "--out", "x", "--overwrite"],
+            "run the same command with --resume instead of --overwrite to continue",
+        ),
+        (["predict", "--out", "x.csv", "--label-next", "9"], ""),
+        (["compare", "images"], "run the same command to continue"),
+        (["compare", "images", "--dry-run"], ""),
+    ],
+)
+def test_an_interruption_says_how_to_continue(cli, monkeypatch, words, hint):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"capsella.cli.{words[0]}.run", interrupt)
+    assert cli(*words).err.strip().partition("interrupted")[2] == (f"; {hint}" if hint else "")
 
 
 def test_our_warnings_are_one_line_and_others_are_python_s(cli, monkeypatch):

@@ -13,10 +13,10 @@ from jaxtyping import config
 import capsella
 from capsella import _native
 from capsella.errors import CapsellaError
-from capsella.export import ExportImages, export_model, load_pt2, write_pt2
+from capsella.export import ExportImages, export_model, load_pt2, write_onnx, write_pt2
 from capsella.export.graph import with_backend
 from capsella.models import create_model
-from capsella.routing import EMRouting
+from capsella.routing import EMRouting, RandomRouting
 
 ROOT = Path(capsella.__file__).parents[1]
 native = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason="without native kernels")
@@ -55,6 +55,14 @@ def test_a_fresh_process_runs_it(tmp_path):
     answer = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert answer.returncode == 0, answer.stderr
     torch.testing.assert_close(torch.load(tmp_path / "out.pt"), model(images).activations, atol=1e-6, rtol=0)
+
+
+def test_random_couplings_go_to_pt2_only(tmp_path):
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3, routing=RandomRouting()).eval()
+    assert write_pt2(model, tmp_path / "x.pt2")["routing"] == "eager"
+    pytest.importorskip("onnxscript", reason="needs the extra `export`")
+    with pytest.raises(CapsellaError, match="pt2"):
+        write_onnx(model, tmp_path / "x.onnx")
 
 
 @native

@@ -12,6 +12,7 @@ import torch
 
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.models.inference import inference
+from capsella.web import server
 from capsella.web.arrays import KINDS
 from capsella.web.served_run import explorer_page
 from capsella.web.server import check_port, is_loopback
@@ -48,6 +49,20 @@ def test_on_other_hosts_nothing_answers_without_the_token(capsnet):
         assert remote.ask("/secret/api/runs/0/images/0", Host="lab.example")[0] == 200
 
 
+def test_other_hosts_get_a_new_token_each_time(capsnet, monkeypatch):
+    tokens = []
+    monkeypatch.setattr(server, "make_application", lambda served_runs, token: tokens.append(token))
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for host in ("127.0.0.1", "0.0.0.0", "0.0.0.0"):
+        server.serve([capsnet], host=host, port=port)
+    assert tokens[0] is None
+    assert len({*tokens[1:]}) == 2
+    assert all(len(token) > 20 for token in tokens[1:])
+
+
 def test_a_port_that_is_taken():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -57,8 +72,8 @@ def test_a_port_that_is_taken():
             check_port("127.0.0.1", port)
     with pytest.raises(ArgumentError, match="port"):
         check_port("127.0.0.1", 70000)
-    assert is_loopback("127.3.2.1")
-    assert not is_loopback("192.168.1.7")
+    assert all(map(is_loopback, ("127.0.0.1", "localhost", "::1", "127.3.2.1")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.1.7", "example.org")))
 
 
 def arrays(answer):

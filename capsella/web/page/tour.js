@@ -21,7 +21,7 @@ const STEPS = [
     say: ({ run, name }) =>
       run.layers
         ? `Its direction is how this ${name} looks. A dial changes one of its numbers, and a decoder draws what the capsule then holds. Watch the drawing while the first dial goes from end to end: that is what this number stands for.`
-        : "Its direction is how it looks. This run has no decoder, so nothing can draw it.",
+        : `Its direction is how it looks. ${run.whyNoDials}`,
   },
   {
     css: ".changed",

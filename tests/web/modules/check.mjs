@@ -1,4 +1,4 @@
-// Run by Node: computes pictures and capsules as the page does, from the finished file, for `page_parity.py` to compare.
+// Run by Node: computes pictures and capsules as the page does, from the finished file, for `test_share.py` to compare.
 // Arguments: the page. Input: a JSON list of requests. Output: a JSON list of answers, each a list of numbers.
 
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
