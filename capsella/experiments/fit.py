@@ -191,7 +191,7 @@ def train_or_resume(
     if files.is_trained:
         return load_run(folder)
     splits = splits or load_public_once(recipe.data)
-    with files.lock():
+    with files.lock(compute):
         if files.is_trained:  # by another process, while the images were loaded
             return load_run(folder)
         has_begun = files.checkpoint.exists()

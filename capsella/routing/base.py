@@ -138,7 +138,9 @@ class LogisticRouting(Routing):
         Raises:
             ValueError: the requested backend does not return log-odds.
         """
+        before = trace_count()
         routed = self.route_logits(*capsule_votes(inputs), **parameters)
+        record_routed(self.name, before, routed.couplings, routed.poses, routed.log_odds.sigmoid())
         return inputs.parent_logits(routed.poses, routed.log_odds)
 
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from capsella.routing.backends import FUSED, Backend, Call, Kernel, choose_backend, choose_layer_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.convolution import RoutingInputs, RoutingShape
+from capsella.routing.convolution import RoutingInputs, RoutingShape, gather_windows
 from capsella.routing.functional import check_iterations, check_shape, check_votes, length, squash
 from capsella.routing.recording import new_trace
 from capsella.routing.reference import dynamic_routing_reference
@@ -82,6 +82,52 @@ def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
     return torch.cat([leak, logits], 1).softmax(1)[:, 1:]
 
 
+class TiedVotes:
+    """The votes of a tied layer: their sums and agreements are exact, but no vote is ever made.
+
+    The weight W of a pair of types does not depend on the slot k of a child, so it can be taken out of both sums of
+    Procedure 1. With children i = (k, m) of type m in slot k:
+
+        s_j       = Σ_km c_kmj (u_km W_mj + o_k)  = Σ_m (Σ_k c_kmj u_km) W_mj + Σ_k (Σ_m c_kmj) o_k
+        û_kmj·v_j = (u_km W_mj + o_k)·v_j         = u_km·(v_j W_mjᵀ) + o_k·v_j
+
+    W maps each row of a matrix pose separately, and the scalar product of two matrices is the sum of those of their
+    rows. Gradients reach the vote offset, too.
+    """
+
+    def __init__(self, inputs: RoutingInputs) -> None:
+        self.shape = inputs.shape
+        n, k, m, j, q, e = self.shape.n, self.shape.k, self.shape.c_in, self.shape.c_out, self.shape.q, self.shape.e
+        u = gather_windows(inputs.poses, inputs.geometry).reshape(n, k, m, self.shape.r * q)
+        self.u = u.transpose(1, 2)  # [n m k p]
+        self.W = inputs.weight[0, 0].transpose(0, 1).reshape(j, m * q, e)  # [j (m q) e]
+        self.offset = None  # [n k d]
+        if inputs.vote_offset is not None:
+            o = gather_windows(inputs.vote_offset[None, :, :, None], inputs.geometry)  # [1 h' w' kh kw 1 d]
+            self.offset = o.expand(self.shape.batch, *o.shape[1:]).reshape(n, k, self.shape.d)
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """See `Votes`."""
+        n, m, j, r, q = self.shape.n, self.shape.c_in, self.shape.c_out, self.shape.r, self.shape.q
+        weights = weights.reshape(n, j, self.shape.k, m).transpose(2, 3)
+        mean_pose = weights.transpose(1, 2) @ self.u  # [n m j p]
+        mean_pose = mean_pose.reshape(n, m, j, r, q).permute(2, 0, 3, 1, 4)
+        s = mean_pose.reshape(j, n * r, m * q) @ self.W  # [j (n r) e]
+        s = s.reshape(j, n, self.shape.d).transpose(0, 1)
+        return s if self.offset is None else s + weights.sum(2) @ self.offset
+
+    def agreements(self, poses: Tensor) -> Tensor:
+        """See `Votes`."""
+        n, m, j, r, q = self.shape.n, self.shape.c_in, self.shape.c_out, self.shape.r, self.shape.q
+        rows = poses.reshape(n, j, r, self.shape.e).transpose(0, 1)  # [j n r e]
+        g = rows.reshape(j, n * r, self.shape.e) @ self.W.transpose(1, 2)  # [j (n r) (m q)]
+        g = g.reshape(j, n, r, m, q).permute(1, 3, 0, 2, 4)  # [n m j r q]
+        agreements = (g.reshape(n, m, j, r * q) @ self.u.transpose(2, 3)).permute(0, 2, 3, 1)  # [n j k m]
+        if self.offset is not None:
+            agreements = agreements + (poses @ self.offset.transpose(1, 2)).unsqueeze(3)
+        return agreements.reshape(n, j, self.shape.i)
+
+
 class _DynamicKernel(Kernel):
     """The kernels of dynamic routing. The vote offset gets no gradient, and a tied layer must have none."""
 
@@ -134,7 +180,7 @@ class DynamicRouting(Routing):
         )
 
     def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
-        """See `Routing`."""
+        """Route every window of the grid. A tied layer needs no votes on any device; see `TiedVotes`."""
         offset = inputs.vote_offset
         no_native = "its tied layers take no vote_offset" if inputs.geometry.tied and offset is not None else None
         backend = choose_layer_backend(self, inputs, no_native)
@@ -153,4 +199,8 @@ class DynamicRouting(Routing):
             tensors = {"poses": inputs.poses, "weight": inputs.weight, "vote_offset": offset, "bias": bias}
             options = {"sizes": list(inputs.shape), "iterations": self.iterations, "leaky": self.leaky}
             return Capsules(*KERNEL({**tensors, **options}))
+        if inputs.geometry.tied and backend == "eager":
+            logits = inputs.poses.new_zeros(inputs.shape.n, inputs.shape.c_out, inputs.shape.i)
+            routed = dynamic_procedure(TiedVotes(inputs), logits, self.iterations, bias, self.leaky)
+            return inputs.parents(routed.poses, routed.activations)
         return Routing.route_windows(replace(self, backend=backend), inputs, **parameters)

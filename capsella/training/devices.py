@@ -3,14 +3,17 @@
 import ctypes
 import os
 import resource
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from capsella.errors import ArgumentError
+from capsella.errors import ArgumentError, CapsellaError, check_argument
+from capsella.routing import EMRouting
 from capsella.training.config import ComputeOptions
 from capsella.training.recipe import Recipe
 from capsella.training.resolve import resolve_accelerator
@@ -29,6 +32,8 @@ def _world(compute: ComputeOptions) -> tuple[int, int]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return compute.devices, 1
     size, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    rule = f"be left out under torchrun, which started {devices} processes here"
+    check_argument(compute.devices in (1, devices), rule, devices=compute.devices)
     return devices, size // devices
 
 
@@ -36,7 +41,8 @@ def launch(recipe: Recipe, compute: ComputeOptions) -> "Fabric":
     """Set up devices, threads and precision (resolved, not "auto"); start the processes if there are several devices.
 
     Raises:
-        ValueError: this machine lacks the devices, or a batch cannot be divided evenly among them.
+        ValueError: this machine lacks the devices, a batch cannot be divided evenly among them, or processes have
+            resolved different precisions.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.utilities.exceptions import MisconfigurationException
@@ -66,8 +72,28 @@ def launch(recipe: Recipe, compute: ComputeOptions) -> "Fabric":
         asked = f"{devices} of {compute.accelerator!r}"
         raise ArgumentError("accelerator, devices", "exist on this machine", asked, str(error)) from error
     fabric.launch()
+    _check_same_numbers(fabric, recipe)
     _reset_peak_memory(fabric.device)
     return fabric
+
+
+def _check_same_numbers(fabric: "Fabric", recipe: Recipe) -> None:
+    """Check that "auto" was resolved alike in all processes, which may be on machines of different kinds."""
+    routing = recipe.model.options.get("routing")
+    choices = {
+        "votes": isinstance(routing, EMRouting) and routing.votes == "bfloat16",
+        "precision": recipe.precision == "bf16-mixed",
+    }
+    for name, choice in choices.items():
+        mean = fabric.all_reduce(torch.tensor(float(choice), device=fabric.device), reduce_op="mean")
+        rule = "not be 'auto' for processes of which only some are fast with bfloat16"
+        check_argument(mean in (0, 1), rule, **{name: "auto"})
+
+
+def is_first_of_training(compute: ComputeOptions) -> bool:
+    """Return whether this is the first process of a training; works before the processes are launched."""
+    devices, machines = _world(compute)
+    return devices * machines == 1 or is_launched_first()
 
 
 def is_launched_first() -> bool:
@@ -80,6 +106,37 @@ def is_first_process() -> bool:
     """Return whether this is the one of the distributed processes that writes files and reports (rank 0)."""
     together = torch.distributed.is_available() and torch.distributed.is_initialized()
     return not together or torch.distributed.get_rank() == 0
+
+
+@contextmanager
+def raise_on_peer_exit(fabric: "Fabric", folder: Path) -> Iterator[None]:
+    """Raise a readable error if another process of the training in `folder` dies.
+
+    This process notices because communication fails, or because torchrun terminates it.
+
+    Raises:
+        CapsellaError: another process ended.
+    """
+    peer_exit = CapsellaError(
+        "another process of this training ended, so this one stops too; continue from the last checkpoint, with any "
+        f"number of processes: capsella train --resume {folder}"
+    )
+
+    def end(*_: object) -> None:
+        raise peer_exit
+
+    if fabric.world_size == 1:
+        yield
+        return
+    handler = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
+            raise peer_exit from error
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def folder_of_first(fabric: "Fabric", folder: Path) -> Path:

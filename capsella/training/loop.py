@@ -87,7 +87,7 @@ def train(
     """
     recipe.data.check_outside(folder)
     files = RunFolder(folder)
-    with files.lock():
+    with files.lock(compute):
         files.check_unused()
         recipe, choices = resolve_auto(recipe, compute)
         fabric = devices.launch(recipe, compute)
@@ -125,11 +125,12 @@ def resume(
     """
     files = RunFolder(folder)
     name, recipe, _ = files.read_config()
-    with files.lock():
+    compute = compute or files.read_compute()
+    with files.lock(compute):
         if files.is_trained:  # neither images nor backbone need to be there any more
             return load_run(folder)
         state = read_checkpoint(files.checkpoint)  # a damaged one is reported before all images are read
-        fabric = devices.launch(recipe, compute or files.read_compute())
+        fabric = devices.launch(recipe, compute)
         images = load_run_splits(files, recipe.data, splits)
         trainer = Trainer(recipe, files, name, fabric, console or Console(), images)
         trainer.progress = restore_checkpoint(state, trainer.model, trainer.optimizer, trainer.average)
@@ -177,22 +178,23 @@ class Trainer:
 
     def run(self, until: int | None = None) -> None:
         """Train to the end, or pause after epoch `until`."""
-        if self._is_first:
-            self._begin()
-        shown = self.recipe.epochs * self.steps
-        writer = open_events(self.files.events, self.progress.step) if self._is_first else None
-        bar = progress_bar(self.console, self.name, shown, self.progress.step)
-        with nullcontext() if writer is None else closing(writer), bar as advance:
-            while not is_finished(self.recipe, self.progress) and (until is None or self.progress.epoch < until):
-                self._train_epoch(advance)
-                row = self._finish_epoch()
-                if writer is not None:
-                    write_events(writer, row)
-                line = epoch_line(row, self.recipe.epochs, selection_metric(self.recipe))
-                self.console.print(line, soft_wrap=True)
-        if self._is_first and is_finished(self.recipe, self.progress):
-            self._finish()
-        self.fabric.barrier()
+        with devices.raise_on_peer_exit(self.fabric, self.files.path):
+            if self._is_first:
+                self._begin()
+            shown = self.recipe.epochs * self.steps
+            writer = open_events(self.files.events, self.progress.step) if self._is_first else None
+            bar = progress_bar(self.console, self.name, shown, self.progress.step)
+            with nullcontext() if writer is None else closing(writer), bar as advance:
+                while not is_finished(self.recipe, self.progress) and (until is None or self.progress.epoch < until):
+                    self._train_epoch(advance)
+                    row = self._finish_epoch()
+                    if writer is not None:
+                        write_events(writer, row)
+                    line = epoch_line(row, self.recipe.epochs, selection_metric(self.recipe))
+                    self.console.print(line, soft_wrap=True)
+            if self._is_first and is_finished(self.recipe, self.progress):
+                self._finish()
+            self.fabric.barrier()
 
     def _begin(self) -> None:
         """Write a first checkpoint, remove files that a killed process left half written, and report the images."""

@@ -80,8 +80,8 @@ class Recipe:
     """Refuse operations whose result may differ from run to run."""
     precision: Precision = "32-true"
     """float32, or convolutions and dense layers in bfloat16, and on processors with AVX512-BF16 the products of EM
-    routing's votes; all other routing runs in float32. `auto`: bfloat16 if this machine's processor or GPU multiplies
-    it (`capsella info` shows it); a run keeps its choice."""
+    routing's votes; all other routing runs in float32. `auto`: bfloat16 if this machine is clearly faster with it
+    (measured once on a CPU); a run keeps its choice."""
     channels_last: bool = False
     """Store feature maps with the channels last, which can make convolutions of many channels faster."""
 

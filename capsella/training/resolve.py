@@ -79,6 +79,8 @@ def resolve_auto(recipe: Recipe, compute: ComputeOptions) -> tuple[Recipe, list[
     """Return the recipe with the precision and votes that "auto" means on this machine, and a line for each choice."""
     choices = []
     if recipe.precision == "auto":
+        if compute.threads is not None:  # the ratio depends on them
+            torch.set_num_threads(compute.threads)
         precision, why = choose_precision(compute.accelerator)
         recipe = replace(recipe, precision=precision)
         choices.append(f"precision auto → {precision}: {why}")

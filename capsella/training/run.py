@@ -19,7 +19,7 @@ from capsella.errors import CapsellaError, check_argument, errors_of, pluralize,
 from capsella.files import alone_in, read_json, write_json
 from capsella.models import ImageClassifier
 from capsella.training.config import ComputeOptions
-from capsella.training.devices import is_launched_first
+from capsella.training.devices import is_first_of_training
 from capsella.training.metrics import read_metrics
 from capsella.training.recipe import Recipe, flatten
 from capsella.training.resolve import with_resolved_from
@@ -122,13 +122,13 @@ class RunFolder:
         has_begun = self.metrics.exists() and self.checkpoint.exists()
         return min(1.0, len(self.read_metrics()["epoch"]) / epochs) if has_begun else 0.0
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self, compute: ComputeOptions) -> AbstractContextManager[None]:
         """Lock the folder against other trainings; in a distributed training, only the first process takes the lock.
 
         Raises:
             BusyError: another process holds it.
         """
-        return alone_in(self.path) if is_launched_first() else nullcontext()
+        return alone_in(self.path) if is_first_of_training(compute) else nullcontext()
 
     def check_unused(self) -> None:
         """Check that the folder holds no run, so that none is overwritten.

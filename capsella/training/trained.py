@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from capsella.data import ImageSet, single_images
+from capsella.data import ImageSet, pixel_digests, single_images
 from capsella.errors import CapsellaError, warn_once
 from capsella.files import read_json
 from capsella.models import ImageClassifier
@@ -83,14 +83,20 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
         purpose: as for `single_images`.
 
     Raises:
-        CapsellaError: a run has other images, so that these may be among its training images.
+        CapsellaError: a run was tested on other images, so that these may be among its training images.
     """
     (first, run), *others = runs.items()
     RunFolder(run.folder).check_testable()
     splits, digests = load_splits(run), RunFolder(run.folder).images()
+    images = single_images(splits.test, purpose)
     for name, other in others:
-        if RunFolder(other.folder).images() != digests or other.recipe.data != run.recipe.data:
-            raise CapsellaError(
-                f"{name}: was trained on other images than {first}, or on another split or size of them"
-            )
-    return splits.name, single_images(splits.test, purpose)
+        is_same = RunFolder(other.folder).images() == digests and other.recipe.data == run.recipe.data
+        if not is_same and _contents(single_images(load_splits(other).test, purpose)) != _contents(images):
+            raise CapsellaError(f"{name}: was tested on other images than {first}, or on another size of them")
+    return splits.name, images
+
+
+def _contents(images: ImageSet) -> tuple[object, ...]:
+    """Return the classes, the size, and every image's digest and label."""
+    digests = sorted(zip(pixel_digests(images), images.labels.tolist(), strict=True))
+    return images.classes, images.image_size, images.channels, digests

@@ -6,6 +6,8 @@ import shutil
 import pytest
 from PIL import Image
 
+from capsella.training.trained import open_runs, shared_test_images
+
 
 def read(path):
     return json.loads(path.read_text())
@@ -97,6 +99,7 @@ def test_attacks_on_two_networks(cli, trained, trained_run, tmp_path, monkeypatc
 @pytest.mark.parametrize("flag", ["--robustness", "--attack"])
 def test_networks_with_other_test_images_are_not_compared(cli, copied, trained, flag):
     _, run = copied
+    shared_test_images(open_runs([trained, run]), "a test")  # the same images in another folder
     (run / "split.csv").unlink()
     config = read(run / "config.json")
     config["recipe"]["data"]["split_seed"] = 7

@@ -72,8 +72,10 @@ def test_a_process_that_is_killed_ends_all_and_resume_goes_on(images, tmp_path):
         time.sleep(0.05)
     ranks = {one.environ().get("RANK"): one for one in psutil.Process(process.pid).children()}
     ranks["1"].kill()
-    process.communicate(timeout=200)
+    _, err = process.communicate(timeout=200)
     assert process.returncode != 0
+    assert f"capsella train --resume {tmp_path / 'run'}" in " ".join(err.split()), err
+    assert "RuntimeError" not in err
     done = len(rows(tmp_path / "run"))
     assert 0 < done < 40
     again = resume(tmp_path / "run", console=Console(quiet=True), until=done + 1)

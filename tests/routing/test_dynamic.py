@@ -1,6 +1,7 @@
-"""Dynamic routing: the paper once more in NumPy, numbers worked out by hand, and properties."""
+"""Dynamic routing: the paper once more in NumPy, numbers worked out by hand, properties, and tied layers by algebra."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from capsella.routing import dynamic_routing, squash
-from tests.routing.helpers import assert_close
+from capsella.routing import DynamicRouting, Geometry, RoutingInputs, capsule_votes, dynamic_routing, record, squash
+from tests.routing.helpers import CONV, Layer, asking, assert_close, gradients, route
 
 every_backend = pytest.mark.parametrize("backend", ["reference", "eager"])
 
@@ -97,6 +98,56 @@ def test_zero_votes_give_zero_poses_and_finite_gradients(backend: str, leaky: bo
     assert torch.equal(routed.poses, torch.zeros(2, 4, 5))
     (gradient,) = torch.autograd.grad(routed.poses.sum(), votes)
     assert gradient.isfinite().all()
+
+
+TIED = {
+    "dense": Layer(2, (3, 2), Geometry((3, 2), tied=True), (3, 4), (2, 5)),
+    "overlapping windows": Layer(2, (4, 5), Geometry((3, 2), (1, 2), tied=True), (3, 4), (2, 5)),
+    "1×1": Layer(2, (2, 3), Geometry((1, 1), tied=True), (3, 1), (2, 3)),
+    "gaps between windows": Layer(2, (5, 5), Geometry((1, 2), (3, 3), tied=True), (3, 4), (2, 1)),
+    "matrix poses": Layer(2, (4, 3), Geometry((2, 2), tied=True, matrix=True), (3, 9), (2, 9)),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+@pytest.mark.parametrize(
+    ("leaky", "without"), [(False, ()), (True, ("vote_offset",)), (False, ("vote_offset", "bias"))]
+)
+def test_tied_layers_are_their_votes_written_out(name: str, leaky: bool, without: tuple[str, ...]) -> None:
+    """Outputs, all gradients and traces, in float64."""
+    layer = TIED[name]
+    drawn = {**layer.tensors(), "bias": torch.randn(layer.parents, dtype=torch.float64)}
+    tensors = asking({key: x for key, x in drawn.items() if key not in without}, without=["activations"])
+    conv = RoutingInputs(**{key: tensors[key] for key in CONV if key in tensors}, geometry=layer.geometry)
+    with record() as traces:
+        ours = route(DynamicRouting(bias="bias" in tensors, leaky=leaky), layer.geometry, tensors)
+        votes, _ = capsule_votes(conv)
+        routed = dynamic_routing(votes, bias=tensors.get("bias"), leaky=leaky, backend="eager")
+    expected = list(conv.parents(routed.poses, routed.activations))
+    asked = [tensor for tensor in tensors.values() if tensor.requires_grad]
+    assert_close(ours, expected, rtol=1e-7, atol=1e-9)
+    assert_close(gradients(ours, asked), gradients(expected, asked), rtol=1e-7, atol=1e-9)
+    for part in ("couplings", "poses", "activations"):
+        assert_close(*(getattr(trace, part) for trace in traces))
+
+
+def test_tied_layers_make_nothing_as_large_as_the_votes() -> None:
+    poses, weight = torch.randn(1, 5, 6, 4, 5), torch.randn(1, 1, 4, 3, 5, 10)
+    conv = RoutingInputs(poses, torch.rand(1, 5, 6, 4), weight, Geometry((5, 6), tied=True))
+    votes = 5 * 6 * 4 * 3 * 10
+    largest = 0
+
+    class Sizes(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, Tensor):
+                largest = max(largest, out.untyped_storage().nbytes() // out.element_size())
+            return out
+
+    with Sizes():
+        DynamicRouting(backend="eager").route_windows(conv)
+    assert 0 < largest <= max(poses.numel(), weight.numel()) < votes
 
 
 def _tensor(values: list[list[list[float]]]) -> Tensor:

@@ -1,13 +1,16 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 
 from capsella.layers import CapsuleConv2d
 from capsella.routing import (
     DynamicRouting,
+    LogisticRouting,
     Routed,
+    RoutedLogits,
     Routing,
     record,
 )
@@ -39,10 +42,24 @@ class Silent(Routing):
         )
 
 
-def test_a_routing_that_keeps_no_trace_has_one_of_its_result() -> None:
+@dataclass(frozen=True)
+class SilentLogistic(LogisticRouting):
+    """A routing with log-odds that keeps no trace."""
+
+    name: ClassVar[str] = "silent"
+
+    def with_uniform_couplings(self) -> "SilentLogistic":
+        return self
+
+    def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
+        return RoutedLogits(*Silent().route(votes, activations))
+
+
+@pytest.mark.parametrize("routing", [Silent(), SilentLogistic()])
+def test_a_routing_that_keeps_no_trace_has_one_of_its_result(routing: Routing) -> None:
     layers = torch.nn.Sequential(
         CapsuleConv2d(2, 4, 3, 4, kernel=2, routing=DynamicRouting(iterations=2)),
-        CapsuleConv2d(3, 4, 3, 4, kernel=1, routing=Silent()),
+        CapsuleConv2d(3, 4, 3, 4, kernel=1, routing=routing),
     )
     with record() as traces:
         out = layers(Capsules(torch.randn(2, 3, 4, 2, 4), torch.rand(2, 3, 4, 2)))

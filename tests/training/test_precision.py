@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.routing import EMRouting
 from capsella.training import ComputeOptions, RunFolder, TrainingDivergedError, resume
 from capsella.training.devices import launch
@@ -41,6 +41,15 @@ def test_auto_is_measured_once_and_remembered(ratio_is, monkeypatch, content):
         assert list(json.loads(memory.read_text()).values()) == [ratio]
         monkeypatch.setattr("capsella.training.resolve.measure_ratio", lambda: 1.0)
         assert choose_precision("cpu")[0] == precision
+
+
+def test_threads_are_set_before_the_measurement(ratio_is, tiny):
+    memory, threads = ratio_is(1.9), torch.get_num_threads()
+    try:
+        resolve_auto(tiny(precision="auto"), ComputeOptions(accelerator="cpu", threads=threads + 1))
+    finally:
+        torch.set_num_threads(threads)
+    assert [key.endswith(f"{threads + 1} threads") for key in json.loads(memory.read_text())] == [True]
 
 
 def test_the_measurement_leaves_random_numbers_alone():
@@ -91,6 +100,21 @@ def test_votes_follow_the_precision(tiny, precision, votes, accelerator, multipl
     resolved, _ = resolve_auto(recipe, ComputeOptions(accelerator=accelerator))
     assert resolved.model.options["routing"].votes == expected
     assert with_resolved_from(recipe, resolved) == resolved
+
+
+def test_processes_that_choose_differently_are_refused(tiny, monkeypatch):
+    monkeypatch.setattr("lightning_fabric.Fabric.all_reduce", lambda self, tensor, reduce_op: tensor / 2)
+    with pytest.raises(ArgumentError) as error:
+        launch(tiny(precision="bf16-mixed"), CPU)
+    assert error.value.argument == "precision"
+
+
+def test_devices_are_left_out_under_torchrun(tiny, monkeypatch):
+    for name in ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(ArgumentError) as error:
+        launch(tiny(), ComputeOptions(accelerator="cpu", devices=3))
+    assert error.value.argument == "devices"
 
 
 def test_a_launch_decides_whether_a_gpu_may_round(tiny):

@@ -150,7 +150,9 @@ def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_p
     assert _with_paths_from(there, named).model == named.model
 
 
-def test_a_folder_in_use_is_left_alone(tiny, run, quiet_train, tmp_path):
+@pytest.mark.parametrize("variable", ["UNRELATED", "SLURM_PROCID"])
+def test_a_folder_in_use_is_left_alone(tiny, run, quiet_train, tmp_path, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")  # trainings of one process each
     with alone_in(run), pytest.raises(BusyError):
         resume(run, console=QUIET)
     with alone_in(tmp_path / "new"), pytest.raises(BusyError):
