@@ -5,6 +5,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -46,7 +47,7 @@ def find_or_download(
         try:
             pooch.retrieve(url, checksum, path.name, path.parent, downloader=_download)
             return path
-        except (OSError, ValueError) as error:  # errors of the network are OSErrors; a wrong checksum is a ValueError
+        except (OSError, HTTPException, ValueError) as error:  # a wrong checksum is a ValueError
             failures += f"\n  tried {url}: {error}"
     raise CapsellaError(f"{path} is not there; {instead}, or set CAPSELLA_DATA to a folder that has {file}{failures}")
 
@@ -59,6 +60,8 @@ def _download(url: str, target: str, _: object) -> None:
         hidden = not console.is_terminal
         with wrap_file(response, size, description=Path(url).name, console=console, disable=hidden) as source:
             shutil.copyfileobj(source, file)
+        if size and file.tell() != size:
+            raise OSError(f"the download ended after {file.tell():,} of {size:,} bytes")
 
 
 def gunzip(path: Path, most: int) -> bytes:

@@ -289,10 +289,11 @@ class _TextWriter(TableWriter):
         super().__init__(table)
         self.file, self.is_csv, end = file, is_csv, 0
         if older is not None:
-            for record, position in self._complete_rows(older):
-                end = position
-                if record is not None:
-                    self._count_old(record)
+            with _old_rows(older):
+                for record, position in self._complete_rows(older):
+                    end = position
+                    if record is not None:
+                        self._count_old(record)
         if file is not sys.stdout and file.seekable():
             file.truncate(end)
         if is_csv and not end:
@@ -335,8 +336,9 @@ class _ParquetWriter(TableWriter):
             if not keep:
                 part.unlink()
                 continue
-            for row in pyarrow.parquet.read_table(part).to_pylist():
-                self._count_old(row)
+            with _old_rows(part):
+                for row in pyarrow.parquet.read_table(part).to_pylist():
+                    self._count_old(row)
 
     def _append(self, records: list[dict[str, Any]]) -> None:
         self.waiting += records
@@ -352,6 +354,15 @@ class _ParquetWriter(TableWriter):
             part = next(part for part in parts if not part.exists())
             write_whole(part, lambda temporary: pyarrow.parquet.write_table(rows, temporary))
             self.waiting = []
+
+
+@contextmanager
+def _old_rows(path: Path) -> Iterator[None]:
+    """Turn every error of a damaged table's rows into a `CapsellaError` with its path."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
+        raise CapsellaError(f"{path}: is damaged ({error}); start again with --overwrite") from error
 
 
 def _csv_line(values: Iterable[str]) -> str:

@@ -130,7 +130,7 @@ def prediction_lines(summary: PredictionSummary, model: ImageClassifier, options
     if options.unsure_below is not None:
         lines.append(f"{summary.unsure:,} unsure: the probability is below {options.unsure_below:g}")
     if options.active_detector(model) is not None:
-        lines.append(f"{summary.ood:,} of {summary.rows:,} out of distribution: unlike the training images")
+        lines.append(f"{summary.ood:,} of {summary.rows:,} out of distribution: see the column ood_reason")
     lines += [f"note: {line}" for line in summary.losses.lines()]
     if summary.unreadable:
         lines.append(f"{pluralize(summary.unreadable, 'file')} could not be read: see the column error")

@@ -21,7 +21,7 @@ from capsella.uncertainty.calibration import logits_of
 
 # Names of the scores, and the reason that each gives for an OOD image.
 REASONS = {
-    "low_level": "colours or sharpness unlike the training images",
+    "low_level": "unusual colours or sharpness",
     "features": "details unlike any {class_name}",
     "poses": "shape unlike any {class_name}",
     "reconstruction": "the network cannot reconstruct it",

@@ -152,6 +152,16 @@ class TestTables:
         assert predict_table(darkness, [folder], out, resume=True).rows == 4
         assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
 
+    @pytest.mark.parametrize("text", ["no row\n", "[1]\n", '{"model": "MODEL"}\n'])
+    def test_a_damaged_table_is_named_when_resumed(self, darkness, folder, tmp_path, text):
+        for out in (tmp_path / "p.jsonl", tmp_path / "p.parquet"):
+            predict_table(darkness, [folder], out)
+            damaged = out if out.is_file() else next(out.glob("*.parquet"))
+            damaged.write_text(text.replace("MODEL", PredictionTable(darkness, PredictOptions()).model))
+            with pytest.raises(CapsellaError, match=rf"{damaged.name}.*--overwrite"):
+                predict_table(darkness, [folder], out, resume=True)
+            assert predict_table(darkness, [folder], out, overwrite=True).rows == 3
+
     def test_names_that_are_not_utf8_keep_their_bytes(self, darkness, tmp_path, save):
         name = os.fsdecode(b"caf\xe9.png")
         save(tmp_path / "images" / name, 10)
@@ -237,7 +247,7 @@ class TestUncertaintyColumns:
         rows = {Path(file).stem: row for file, row in read(tmp_path / "p.csv").items()}
         assert (rows["usual"]["in_distribution"], rows["usual"]["ood_reason"]) == ("true", None)
         assert rows["grey"]["in_distribution"] == "false"
-        assert "training images" in rows["grey"]["ood_reason"]
+        assert "sharpness" in rows["grey"]["ood_reason"]
         assert summary.ood == 1
 
     def test_notes_on_empty_or_uninformative_columns(self, calibrated, darkness):
