@@ -29,8 +29,8 @@ class Export:
     """Largest difference allowed in any activation and, except in int8, probability. Default: 1e-4 for float32, 1e-2
     with bfloat16 votes, 0.1 for int8."""
     flips: float | None = None
-    """Percentage of the compared images that may get another class. Default: 0 for float32, 0.5 with bfloat16 votes, 1 for
-    int8."""
+    """Percentage of the compared images that may get another class. Default: 0 for float32, 0.5 with bfloat16 votes, 1
+    for int8."""
 
 
 def run(arguments: list[str]) -> None:
