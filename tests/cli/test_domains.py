@@ -93,6 +93,20 @@ def test_no_patient_is_both_learned_from_and_tested(cli, trained, tmp_path):
     assert read(out / "patients-all.json")["images"] == 16
 
 
+def test_files_that_came_since_do_not_let_it_be_tested_on_what_it_learned(cli, trained, tmp_path):
+    folder, random = tmp_path / "deep", np.random.default_rng(2)
+    for kind in ("rows", "columns"):
+        (folder / kind).mkdir(parents=True)
+        for image in range(8):
+            deep = np.asarray(draw(kind, random).convert("L")).astype(np.uint16) * 100
+            Image.fromarray(deep).save(folder / kind / f"{image}.png")
+    out = tmp_path / "adapted"
+    assert cli("adapt", trained, folder, *SHORT, "--out", out).code == 0
+    Image.fromarray(np.full((64, 64), 60_000, np.uint16)).save(folder / "rows" / "bright.png")
+    assert cli("evaluate", out, "--data", folder).code == 0
+    assert read(out / "deep-all.json")["images"] == 11  # 17 less 6
+
+
 class TestDeepImages:
     """Images of a camera of 12 bits in files of 16, from training to prediction."""
 

@@ -1,5 +1,6 @@
 """Images of another laboratory: classes by name, all images, copies, what is drawn to learn from."""
 
+import shutil
 import unicodedata
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from capsella.data import (
     without_images,
 )
 from capsella.data.domains import common_classes
+from capsella.data.images import join
 from capsella.errors import CapsellaError
 
 SIZE = 32
@@ -129,6 +131,17 @@ class TestSeveralInOneTraining:
             for one in load_data(asked).named().values()
         ]
         assert sum(map(len, patients)) == len(set.union(*patients)) == 16
+
+    def test_test_images_that_another_laboratory_trains_on_are_counted(self, places, tmp_path):
+        for name in ("blast", "mono"):
+            (tmp_path / "b" / name).mkdir(parents=True)
+            for number in range(8):  # in another order, so that others are drawn for the test
+                shutil.copy(places["a"] / name / f"{number}.png", tmp_path / "b" / name / f"{7 - number}.png")
+        splits = load_data(DomainData((str(places["a"]), str(tmp_path / "b")), size=SIZE, channels=1))
+        shared = len(copies_among(splits.test, join([splits.train, splits.validation])))
+        assert shared > 0
+        (note,) = splits.notes
+        assert f"{shared} of {len(splits.test)} test images" in note
 
 
 @pytest.mark.parametrize("patients", [4, 10, 20])

@@ -9,7 +9,8 @@ import scipy
 from PIL import Image
 
 from capsella.data import FolderData, NpzData, load_data
-from capsella.data.duplicates import RADIUS, similar_pairs, similar_sets
+from capsella.data.duplicates import RADIUS, fingerprint, similar_pairs, similar_sets
+from capsella.data.reading import ImageData
 from capsella.errors import CapsellaError
 
 SIDE = 64
@@ -134,6 +135,14 @@ def test_images_in_an_array(tmp_path, said):
     np.savez(tmp_path / "wrong.npz", images=pixels, labels=labels)
     with pytest.raises(CapsellaError):
         load_data(NpzData(tmp_path / "wrong.npz"))
+
+
+def test_deep_grey_images_are_told_apart():
+    """12 bits in 16, which Pillow would clip to white."""
+    random = np.random.default_rng(0)
+    deep = [random.integers(300, 4000, (SIDE, SIDE)).astype(np.uint16) for _ in range(3)]
+    words = np.stack([fingerprint(ImageData(None, values))[1:] for values in deep])
+    assert similar_sets(words).tolist() == [0, 1, 2]
 
 
 def test_the_search_agrees_with_counting_bits(monkeypatch):

@@ -156,6 +156,12 @@ class TestFolds:
             assert [len(part) for part in splits.named().values()] == [42, 3, 15]
             assert splits.test.counts() == dict.fromkeys(CLASSES, 5)
 
+    def test_copies_are_in_one_fold(self, cells: Path):
+        (cells / "blast" / "copy.png").write_bytes((cells / "blast" / "07.png").read_bytes())
+        for fold in range(3):
+            files = load_data(folder(cells, folds=3, fold=fold)).test.files or ()
+            assert ("blast/copy.png" in files) == ("blast/07.png" in files)
+
     def test_test_images_that_are_set_apart_are_in_no_fold(self):
         whole = load_data(NamedData())
         folds = [load_data(NamedData(folds=3, fold=fold)) for fold in range(3)]

@@ -236,6 +236,11 @@ class TestCoverage:
         intervals = [accuracy_interval(random.random((1, 303)) < truth[labels], labels=labels) for _ in range(400)]
         assert np.mean([interval.low <= truth.mean() <= interval.high for interval in intervals]) > 0.93
 
+    def test_a_guessing_network_is_seldom_better_than_guessing(self):
+        random, labels = np.random.default_rng(0), np.repeat(np.arange(4), (100, 60, 35, 5))
+        guesses = [accuracy_interval(random.random((3, 200)) < 0.25, labels=labels) for _ in range(400)]
+        assert np.mean([interval.low > 0.25 for interval in guesses]) < 0.04
+
     @pytest.mark.parametrize(
         ("images", "seeds", "patients", "training_sd"),
         [(300, 1, 0, 0.0), (300, 1, 0, 0.3), (800, 1, 0, 0.2), (800, 2, 0, 0.4), (400, 1, 40, 0.3), (800, 1, 100, 0.0)],
