@@ -1,9 +1,13 @@
-"""Training on a pretrained backbone whose folder is gone later."""
+"""Training on a pretrained backbone: a folder that is gone later, and an interrupted fine-tuning."""
 
 import json
 import shutil
 
 import pytest
+import torch
+
+from capsella.training import load_run
+from capsella.training.loop import Trainer
 
 transformers = pytest.importorskip("transformers")
 SHORT = ("--size", 17, "--epochs", 2, "--batch-size", 8, "--accelerator", "cpu", "--no-flip")
@@ -29,3 +33,24 @@ def test_train_and_predict_without_the_folder_of_the_backbone(cli, images, backb
         answer = cli(*words)
         assert answer.code == 0, answer.err
     assert json.loads((out / "model.json").read_text())["options"]["backbone"]["config"]["model_type"] == "resnet"
+
+
+@pytest.mark.slow
+def test_a_resumed_fine_tuning_ends_with_the_weights_of_an_unbroken_one(cli, images, backbone, tmp_path, monkeypatch):
+    options = ("--model-kwargs", f"backbone={backbone}", "fine_tune=True")
+    words = ("train", "images-backbone-capsules", images, *options, *SHORT, "--deterministic")
+    assert cli(*words, "--out", tmp_path / "whole").code == 0
+    ended = Trainer._finish_epoch
+
+    def stop(trainer):
+        row = ended(trainer)
+        if trainer.progress.epoch == 1:
+            raise KeyboardInterrupt
+        return row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_finish_epoch", stop)
+        assert cli(*words, "--out", tmp_path / "broken").code == 130
+    assert cli("train", "--resume", tmp_path / "broken").code == 0
+    whole, broken = (load_run(tmp_path / name).model.state_dict() for name in ("whole", "broken"))
+    assert all(torch.equal(broken[name], value) for name, value in whole.items())
