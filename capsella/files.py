@@ -24,10 +24,12 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write(temporary_path)` and rename the result to `path`; on any failure `path` keeps its old content.
 
+    A symbolic link is kept, and the file that it points to is replaced.
+
     Raises:
         CapsellaError: the disk is full or a quota is reached, or nothing can be written at `path`.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
     # Process IDs are not unique: in containers that share the folder, each process may have the ID 1.
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -43,7 +45,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             temporary.unlink()
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {path}; the previous version, if any, is untouched") from error
-        if isinstance(error, OSError) and error.errno in _REFUSALS:
+        targets = map(str, (temporary, path, *path.parents))
+        if isinstance(error, OSError) and error.errno in _REFUSALS and str(error.filename) in targets:
             raise CapsellaError(f"{path}: cannot be written ({error.strerror})") from error
         raise
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError, check_argument, check_installed, check_minimum, pluralize
+from capsella.version import __version__
 
 RETRIES = 5  # how often a task is retried after its worker died
 _SHARED_VARIABLES = ("CAPSELLA_DATA",)
@@ -117,12 +118,13 @@ def capacity_warning(each: dict[str, float]) -> str | None:
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """The folder, environment variables, threads and modules that a worker takes over from this process."""
+    """The folder, environment variables, threads, modules and version that a worker takes over from this process."""
 
     folder: str
     variables: dict[str, str]
     threads: int
     modules: tuple[str, ...] = ()
+    version: str = __version__
 
     @classmethod
     def here(cls, each: dict[str, float], modules: tuple[str, ...] = ()) -> "WorkerEnvironment":
@@ -136,11 +138,13 @@ class WorkerEnvironment:
         """Set the folder, variables and threads of this worker, and import the modules.
 
         Raises:
-            CapsellaError: the folder or a module is not there.
+            CapsellaError: the folder or a module is not there, or another version of capsella is installed.
         """
         import torch
 
         machine = socket.gethostname()
+        if self.version != __version__:
+            raise CapsellaError(f"{machine} has capsella {__version__}; all machines must have {self.version}")
         if not Path(self.folder).is_dir():
             raise CapsellaError(f"{machine} has no folder {self.folder}: all machines must share the working folder")
         os.chdir(self.folder)

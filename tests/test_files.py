@@ -27,7 +27,19 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link.txt").symlink_to(tmp_path / "notes.txt")
+    write_text(tmp_path / "link.txt", "new")
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "notes.txt").read_text() == "new"
+
+
+ELSEWHERE = PermissionError(errno.EACCES, "an error about another file", "/elsewhere")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), OSError(errno.EIO, "broken"), KeyboardInterrupt(), ELSEWHERE], ids=repr
+)
 def test_a_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     path = tmp_path / "model.bin"
     path.write_text("old")

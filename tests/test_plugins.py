@@ -31,6 +31,10 @@ def test_the_example_trains_and_its_run_is_read(tmp_path, monkeypatch):
     assert load_run(Path("run")).model.options["routing"] == {"name": "cosine", "sharpness": 2.0}
     load_plugin(EXAMPLE)  # a second time it is the same
     assert json.loads(Path("run/config.json").read_text())["recipe"]["model"]["routing"]["name"] == "cosine"
+    del routing.ROUTINGS["cosine"]
+    with pytest.raises(CapsellaError, match="--plugin") as error:
+        load_run(Path("run"))
+    assert "version" not in str(error.value)
 
 
 def test_the_example_routes():

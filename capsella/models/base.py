@@ -298,7 +298,7 @@ def create_model(name: str, **options: Any) -> ImageClassifier:
         check_argument(isinstance(routing, Routing), "be a Routing, e.g. EMRouting()", routing=routing)
     model = function(**chosen)
     model.name, model.image_size, model.classes = name, chosen["image_size"], chosen["classes"]
-    model.channels = chosen["channels"]
+    model.channels = chosen.get("channels", model.channels)
     options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}
     model.options = {**options, **model.resolved_options}
     return model

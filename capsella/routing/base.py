@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import check_argument, check_types, unknown_name
+from capsella.errors import ArgumentError, check_argument, check_types, near_names, unknown_name
 from capsella.routing.backends import Backend, choose_layer_backend
-from capsella.routing.convolution import RoutingInputs, capsule_votes
-from capsella.routing.functional import checkpointed_in_chunks
+from capsella.routing.convolution import RoutingInputs, RoutingShape, capsule_votes
+from capsella.routing.functional import check_shape, checkpointed_in_chunks, is_traced
 from capsella.routing.recording import record_routed, trace_count
 from capsella.routing.votes import DenseVotes, FusedVotes
 from capsella.types import CapsuleLogits, Capsules
@@ -101,11 +101,15 @@ class Routing(ABC):
 
         Returns:
             Poses [b h' w' c_out d] and activations [b h' w' c_out].
+
+        Raises:
+            ArgumentError: `route` returned no `Routed`, or one with other shapes.
         """
 
         def route(children: Capsules) -> Capsules:
             chunk, before = inputs.with_children(children), trace_count()
             routed = self.route_inputs(chunk, **parameters)
+            _check_result(self, routed, Routed, chunk.shape)
             record_routed(self.name, before, routed.couplings, routed.poses, routed.activations)
             return chunk.parents(routed.poses, routed.activations)
 
@@ -140,6 +144,7 @@ class LogisticRouting(Routing):
         """
         before = trace_count()
         routed = self.route_logits(*capsule_votes(inputs), **parameters)
+        _check_result(self, routed, RoutedLogits, inputs.shape)
         record_routed(self.name, before, routed.couplings, routed.poses, routed.log_odds.sigmoid())
         return inputs.parent_logits(routed.poses, routed.log_odds)
 
@@ -150,6 +155,18 @@ class LogisticRouting(Routing):
     def route_windows(self, inputs: RoutingInputs, **parameters: Tensor) -> Capsules:
         """See `Routing`."""
         return self.route_window_logits(inputs, **parameters).capsules()
+
+
+def _check_result(routing: Routing, routed: Any, kind: type[Routed | RoutedLogits], shape: RoutingShape) -> None:
+    """Check what a routing returned for votes [b i j d], because shapes of another order may fit by chance."""
+    if is_traced():
+        return
+    result, b, i, j = f"result of routing {routing.name!r}", shape.n, shape.i, shape.c_out
+    if not isinstance(routed, kind):
+        raise ArgumentError(result, f"be a {kind.__name__}", type(routed).__name__)
+    expected = (((b, j, shape.d), "[b j d]"), ((b, j), "[b j]"), ((b, i, j), "[b i j]"))
+    for part, tensor, (sizes, axes) in zip(routed._fields, routed, expected, strict=True):
+        check_shape(f"{part} of the {result}", tensor, sizes, axes)
 
 
 class ProductRouting(Routing):
@@ -176,10 +193,19 @@ class ProductRouting(Routing):
 
 
 ROUTINGS: dict[str, type[Routing]] = {}
+OWN_ROUTING = "a routing of your own: --plugin FILE.py or CAPSELLA_PLUGIN"
 
 
 def register_routing(routing: type[Routing]) -> type[Routing]:
-    """Register a routing method under its `name`."""
+    """Register a routing method under its `name`; the same class may be defined again, e.g. in a notebook.
+
+    Raises:
+        ArgumentError: another class is registered under this name.
+    """
+    other = ROUTINGS.get(routing.name, routing)
+    is_same = (other.__module__, other.__qualname__) == (routing.__module__, routing.__qualname__)
+    rule = f"not be taken: {other.__module__}.{other.__qualname__} is registered under it"
+    check_argument(is_same, rule, name=routing.name)
     ROUTINGS[routing.name] = routing
     return routing
 
@@ -193,7 +219,8 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
     rest = {option: _tuples(value) for option, value in options.items()}
     name = rest.pop("name", None)
     if name not in ROUTINGS:
-        raise unknown_name("routing", str(name), ROUTINGS)
+        hint = f"{near_names(str(name), ROUTINGS)}; {OWN_ROUTING}"
+        raise ArgumentError("routing", "be a registered name", name, hint)
     known = [field.name for field in dataclasses.fields(ROUTINGS[name])]
     for option in rest:
         if option not in known:

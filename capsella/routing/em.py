@@ -47,7 +47,7 @@ def em_routing(
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
         beta_u: [j], cost of describing a parent's data, per datum and pose element.
         beta_a: [j], gain from the parent's being active.
-        iterations, options: fields of `EMRouting`; `competition` and `votes` matter only to layers.
+        iterations, options: fields of `EMRouting`; `competition` and `votes` affect layers only.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:

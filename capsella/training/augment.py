@@ -50,7 +50,7 @@ class Augment(nn.Module):
 
 
 class Step(nn.Module):
-    """A function of images and options, in line with kornia's modules."""
+    """A module that calls a function with fixed options, so that it can stand beside kornia's modules."""
 
     def __init__(self, function: Callable[..., Images], *options: float) -> None:
         super().__init__()

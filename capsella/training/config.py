@@ -78,7 +78,7 @@ class ModelOptions:
         Raises:
             ValueError: an unknown option or routing (suggests the nearest), or a value of another type.
         """
-        from capsella.routing import ROUTINGS, routing_from_dict
+        from capsella.routing import routing_from_dict
 
         model = self.complete()
         for name in sorted(values):  # the routing before its options
@@ -87,9 +87,7 @@ class ModelOptions:
             if option == "routing" and (field or isinstance(value, str)):
                 if routing is None:
                     raise ValueError(f"routing: {self.name} has no capsules to route")
-                if not field and value not in ROUTINGS:
-                    raise unknown_name("routing", value, ROUTINGS)
-                value = routing_from_dict({**routing.to_dict(), field: value}) if field else ROUTINGS[value]()
+                value = routing_from_dict({**routing.to_dict(), field: value} if field else {"name": value})
             model = model.replace(**{option: value})
         model.check()
         return model

@@ -160,6 +160,8 @@ class Recipe:
         except KeyError as error:
             raise CapsellaError(f"not a recipe of this version of capsella: the field {error} is missing") from error
         except (AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, ArgumentError) and "--plugin" in error.hint:  # its routing is not loaded
+                raise CapsellaError(str(error)) from error
             raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
 
 

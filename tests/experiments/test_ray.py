@@ -91,8 +91,10 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
     assert found["cnn"][0]["command"].startswith("capsella train demo ")
 
 
-def test_a_worker_without_the_folder_or_a_module_says_so(tmp_path):
+def test_a_worker_without_the_folder_a_module_or_the_version_is_refused(tmp_path):
     with pytest.raises(CapsellaError, match="gone"):
         ray_cluster.WorkerEnvironment(str(tmp_path / "gone"), {}, 1).apply()
     with pytest.raises(CapsellaError, match="no_such_module"):
         ray_cluster.WorkerEnvironment(str(tmp_path), {}, 1, ("no_such_module",)).apply()
+    with pytest.raises(CapsellaError, match="must have 0"):
+        ray_cluster.WorkerEnvironment(str(tmp_path), {}, 1, version="0").apply()

@@ -6,6 +6,7 @@ import torch
 from capsella.layers import AttentionCapsules, AttentionStack, CapsuleConv2d, DenseCapsules
 from capsella.routing import (
     DynamicRouting,
+    EMRouting,
     Geometry,
     InvertedAttentionRouting,
     RandomRouting,
@@ -28,6 +29,7 @@ ROUTINGS = [
     RandomRouting(seed=1),
     SelfRouting(),
     InvertedAttentionRouting(iterations=3),
+    EMRouting(),
 ]
 
 

@@ -53,6 +53,13 @@ def test_it_is_the_convolution(shape, tile, tiled):
         torch.testing.assert_close(other, theirs, rtol=1e-10, atol=1e-11)
 
 
+def test_second_derivatives():
+    images = torch.randn(2, 2, 9, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(3, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+    apply = fast_convolution._TiledConvolution.apply
+    assert torch.autograd.gradgradcheck(lambda *given: apply(*given, 2, 1, 6), (images, weight))
+
+
 @pytest.fixture
 def seen(monkeypatch):
     """How often tiles were used."""

@@ -11,6 +11,7 @@ from capsella import _native
 from capsella.errors import CapsellaWarning
 from capsella.layers import CapsuleConv2d
 from capsella.routing import (
+    ROUTINGS,
     DynamicRouting,
     EMRouting,
     Geometry,
@@ -18,6 +19,7 @@ from capsella.routing import (
     RoutingInputs,
     SelfAttentionRouting,
 )
+from capsella.routing.backends import choose_layer_backend
 from capsella.types import Capsules
 from tests.routing.helpers import needs_kernels
 
@@ -55,6 +57,12 @@ def children(pose: int = 16) -> Capsules:
 def conv(dtype: torch.dtype, device: str = "cpu") -> RoutingInputs:
     shapes = ((1, *GRID, 2, 4), (1, *GRID, 2), (2, 2, 2, 3, 4, 5))
     return RoutingInputs(*(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes), Geometry((2, 2)))
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", [name for name, routing in ROUTINGS.items() if "native" in routing.fused])
+def test_auto_is_native_in_float32(name: str) -> None:
+    assert choose_layer_backend(ROUTINGS[name](), conv(torch.float32)) == "native"
 
 
 @pytest.mark.usefixtures("not_built")

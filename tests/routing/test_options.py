@@ -111,6 +111,10 @@ def test_compiled_layers_agree() -> None:
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The activations of a routing that has just been registered under the name "new"."""
     monkeypatch.setitem(ROUTINGS, "new", UniformRouting)  # taken away again afterwards
+    with pytest.raises(ArgumentError) as error:
+        register_routing(type("Other", (UniformRouting,), {"name": "new"}))
+    assert (error.value.argument, error.value.got, "UniformRouting" in error.value.rule) == ("name", "new", True)
+    del ROUTINGS["new"]
 
     @register_routing
     @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from capsella.errors import ArgumentError
 from capsella.layers import CapsuleConv2d
 from capsella.routing import (
     DynamicRouting,
@@ -53,6 +54,31 @@ class SilentLogistic(LogisticRouting):
 
     def route_logits(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> RoutedLogits:
         return RoutedLogits(*Silent().route(votes, activations))
+
+
+@dataclass(frozen=True)
+class Wrong(Routing):
+    """A routing with a mistake in one part of its result."""
+
+    name: ClassVar[str] = "wrong"
+    part: str = ""
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        routed = Silent().route(votes, activations)
+        if self.part == "result":
+            return tuple(routed)  # type: ignore[return-value]
+        right: Tensor = getattr(routed, self.part)
+        return routed._replace(**{self.part: right.unsqueeze(2) if right.ndim == 2 else right.transpose(1, 2)})
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("part", ["poses", "activations", "couplings", "result"])
+def test_a_wrong_result_of_a_routing_is_named(part: str) -> None:
+    layer = CapsuleConv2d(2, 4, 3, 4, kernel=1, routing=Wrong(part))
+    with pytest.raises(ArgumentError) as error:
+        layer(Capsules(torch.randn(2, 3, 4, 2, 4), torch.rand(2, 3, 4, 2)))
+    assert error.value.argument.startswith(part)
+    assert "'wrong'" in error.value.argument
 
 
 @pytest.mark.parametrize("routing", [Silent(), SilentLogistic()])

@@ -101,6 +101,12 @@ def test_the_same_bits_with_any_number_of_threads(threads: Callable[[int], None]
             assert same_bits(other, results[0])
 
 
+def test_no_value_comes_from_memory_never_written(request: pytest.FixtureRequest) -> None:
+    expected = run("4×4 poses", "inverted attention", "native")
+    request.getfixturevalue("nan_in_new_memory")
+    assert same_bits(run("4×4 poses", "inverted attention", "native"), expected)
+
+
 def test_second_derivatives_are_refused() -> None:
     tensors = asking(LAYERS["4×4 poses"].tensors(), torch.float32, without=["vote_offset"])
     votes = FusedVotes(RoutingInputs(**tensors, geometry=LAYERS["4×4 poses"].geometry))

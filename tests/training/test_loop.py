@@ -84,6 +84,19 @@ def test_equal_recipes_compute_the_same_and_other_seeds_do_not(tiny, quiet_train
     assert not any(map(torch.equal, batches[:7], batches[14:21]))
 
 
+def test_each_step_draws_random_numbers_of_its_own(tiny, quiet_train, monkeypatch):
+    """A seed that every step shares would change all batches of an epoch alike."""
+    drawn, augment = [], Augment.forward
+
+    def draw(self, images):
+        drawn.append(tuple(torch.rand(4).tolist()))
+        return augment(self, images)
+
+    monkeypatch.setattr(Augment, "forward", draw)
+    quiet_train(tiny())
+    assert len(set(drawn)) == len(drawn) == 14
+
+
 def test_what_cannot_be_trained_leaves_no_folder(tiny, quiet_train, tmp_path):
     with pytest.raises(ValueError, match=r"^image_size:"):
         quiet_train(tiny(data=replace(tiny().data, size=3)))

@@ -134,7 +134,8 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         fits = channels == description.channels or (channels, description.channels) == (1, 3)
-        check_argument(fits, f"be {description.channels} for this backbone, or 1 if it is 3", channels=channels)
+        repeated = ", or 1 (repeated)" if description.channels == 3 else ""
+        check_argument(fits, f"be {description.channels}{repeated} for this backbone", channels=channels)
         self.description = description
         self.is_frozen = description.learned and not fine_tune
         self.enlarge = EnlargeImages(image_size, min(description.size))
