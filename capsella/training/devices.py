@@ -32,9 +32,18 @@ def _world(compute: ComputeOptions) -> tuple[int, int]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return compute.devices, 1
     size, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    rule = f"be left out under torchrun, which started {devices} processes here"
-    check_argument(compute.devices in (1, devices), rule, devices=compute.devices)
     return devices, size // devices
+
+
+def check_devices(compute: ComputeOptions) -> None:
+    """Check that the number of devices fits what torchrun started.
+
+    Raises:
+        ArgumentError: it does not.
+    """
+    started, _ = _world(compute)
+    fits = compute.devices in (1, started)
+    check_argument(fits, f"be left out under torchrun, which started {started} processes here", devices=compute.devices)
 
 
 def launch(recipe: Recipe, compute: ComputeOptions) -> "Fabric":

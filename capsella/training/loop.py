@@ -85,6 +85,7 @@ def train(
         TrainingDivergedError: loss or gradient is NaN or infinite; the last good checkpoint is kept.
         ValueError: the images do not fit the network.
     """
+    devices.check_devices(compute)
     recipe.data.check_outside(folder)
     files = RunFolder(folder)
     with files.lock(compute):
@@ -125,7 +126,10 @@ def resume(
     """
     files = RunFolder(folder)
     name, recipe, _ = files.read_config()
-    compute = compute or files.read_compute()
+    before = files.read_compute()
+    compute = compute or before
+    if compute != before:
+        devices.check_devices(compute)
     with files.lock(compute):
         if files.is_trained:  # neither images nor backbone need to be there any more
             return load_run(folder)

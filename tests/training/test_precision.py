@@ -109,14 +109,6 @@ def test_processes_that_choose_differently_are_refused(tiny, monkeypatch):
     assert error.value.argument == "precision"
 
 
-def test_devices_are_left_out_under_torchrun(tiny, monkeypatch):
-    for name in ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
-    with pytest.raises(ArgumentError) as error:
-        launch(tiny(), ComputeOptions(accelerator="cpu", devices=3))
-    assert error.value.argument == "devices"
-
-
 def test_a_launch_decides_whether_a_gpu_may_round(tiny):
     """PyTorch lets a GPU's convolutions round to ten bits."""
     for precision in ("bf16-mixed", "32-true"):

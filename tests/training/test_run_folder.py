@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 
 from capsella.data import DomainData
-from capsella.errors import BusyError, CapsellaError
+from capsella.errors import ArgumentError, BusyError, CapsellaError
 from capsella.files import alone_in
-from capsella.training import ModelOptions, Recipe, load_run, resume
+from capsella.training import ComputeOptions, ModelOptions, Recipe, load_run, resume, train
 from capsella.training.run import RunFolder, _with_paths_from
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
@@ -159,3 +159,16 @@ def test_a_folder_in_use_is_left_alone(tiny, run, quiet_train, tmp_path, monkeyp
         quiet_train(tiny(), "new")
     assert not (tmp_path / "new").exists()
     assert not (run / ".lock").exists()
+
+
+def test_devices_are_left_out_under_torchrun(tiny, run, tmp_path, monkeypatch):
+    for name in ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    three = ComputeOptions(devices=3)
+    for call in (partial(train, tiny(), tmp_path / "new"), partial(resume, run)):
+        with pytest.raises(ArgumentError) as error:
+            call(compute=three, console=QUIET)
+        assert error.value.argument == "devices"
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"devices": 1', '"devices": 3'))
+    assert resume(run, console=QUIET).folder == run  # nobody asked for three
