@@ -81,7 +81,7 @@ class Recipe:
     precision: Precision = "32-true"
     """float32, or convolutions and dense layers in bfloat16, and on processors with AVX512-BF16 the products of EM
     routing's votes; all other routing runs in float32. `auto`: bfloat16 if this machine is clearly faster with it
-    (measured once on a CPU); a run keeps its choice."""
+    (`capsella info` shows it); a run keeps its choice."""
     channels_last: bool = False
     """Store feature maps with the channels last, which can make convolutions of many channels faster."""
 

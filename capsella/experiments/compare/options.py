@@ -99,7 +99,7 @@ class ComparisonOptions(CommonComparisonOptions):
     in one split. `ignore` does not look for copies."""
     precision: Precision = "32-true"
     """Number format of the training: float32, or convolutions and dense layers in bfloat16. `auto`: bfloat16 if this
-    processor or GPU multiplies it."""
+    machine is clearly faster with it."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the training; latency is measured on the processor."""
 
