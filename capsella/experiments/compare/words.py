@@ -242,6 +242,6 @@ def result_summary(found: Comparison) -> Group:
 
 
 def _wrapped(lines: Sequence[str]) -> list[Text]:
-    return [
-        Text("\n".join(textwrap.wrap(line, WIDTH, break_long_words=False, break_on_hyphens=False))) for line in lines
-    ]
+    """Return lines of at most `WIDTH` characters; a longer path stays whole."""
+    wrapped = (textwrap.wrap(line, WIDTH, break_long_words=False, break_on_hyphens=False) for line in lines)
+    return [Text("\n".join(parts), no_wrap=True, overflow="ignore") for parts in wrapped]
