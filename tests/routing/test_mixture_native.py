@@ -79,7 +79,7 @@ def test_outputs_and_gradients(options: str, name: str) -> None:
     for ours, theirs, truth in zip(run(options, name), eager, exact, strict=True):
         assert ours.shape == truth.shape
         # Both sum in float32, in different orders, and EM magnifies what they round: either may be the luckier one.
-        assert error(ours, truth) < max(1e-5, 40 * error(theirs, truth))
+        assert error(ours, truth) < max(1e-4, 20 * error(theirs, truth))
 
 
 @kernel_cases(RIVALS, list(LAYERS))
@@ -95,7 +95,7 @@ def test_votes_in_bfloat16(options: Any, name: str) -> None:
     native = with_gradients(routing, LAYERS[name], tensors, torch.float32)
     for ours, theirs, truth in zip(native, single, exact, strict=True):
         assert ours.shape == truth.shape
-        assert error(ours, truth) < max(1e-5, 40 * error(theirs, truth))
+        assert error(ours, truth) < max(1e-4, 20 * error(theirs, truth))
 
 
 @each_kind
