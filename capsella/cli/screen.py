@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 PIPE_WIDTH = 120
 _ANY_WIDTH = 10_000
@@ -29,7 +30,10 @@ def show(*shown: RenderableType) -> None:
         out = console()
         if isinstance(item, Table):
             out.width = max(out.width, _width_for_words(item, out))
-        out.print(item, crop=False)
+        if isinstance(item, Text):  # whose own settings `print` ignores
+            out.print(item, crop=False, no_wrap=item.no_wrap, overflow=item.overflow)
+        else:
+            out.print(item, crop=False)
 
 
 def note(*lines: str) -> None:
