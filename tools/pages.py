@@ -1,15 +1,20 @@
 """`make pages`: train the networks of the showcase pages, and write the pages into docs/pages/, digits first.
 
 Each training takes some minutes on two quiet cores. A page in PAGES is named on the command line to make it alone;
-further words are flags for its trainings, e.g. `python -m tools.pages digits --epochs 2`. digits.html is committed.
+further words are flags for its trainings, e.g. `python -m tools.pages digits --epochs 2`. The last page, `comparison`,
+is the report of `capsella compare` on 1,000 blood cells (half an hour). digits.html and comparison.html are committed.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from capsella.data import evenly
+from capsella.data.download import data_root
 from capsella.report.reconstructions import share_nearest_own
 from capsella.training.run import load_splits
 from capsella.training.trained import open_runs
@@ -17,6 +22,7 @@ from capsella.web import SharedPage, share_runs
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "pages"
+COMPARISON = "comparison"
 
 
 class Page(NamedTuple):
@@ -88,8 +94,36 @@ def make_page(name: str, flags: list[str]) -> SharedPage:
     return shared
 
 
+def write_cells(folder: Path, images: int = 1000, least: int = 20) -> None:
+    """Write training images of `pbc` into a folder per class, in the proportions of its classes."""
+    arrays, random = np.load(data_root() / "wbc/pbc_full_128.npz"), np.random.default_rng(0)
+    files, offsets = arrays["image"], arrays["image_offset"]
+    training = np.flatnonzero(arrays["split"] == 0)
+    labels = arrays["label"][training]
+    counts = np.bincount(labels)
+    for label, wanted in enumerate(np.maximum(least, np.round(images * counts / counts.sum())).astype(int)):
+        own = folder / str(arrays["classes"][label])
+        own.mkdir(parents=True, exist_ok=True)
+        for row in training[random.permutation(np.flatnonzero(labels == label))[:wanted]]:
+            path = own / Path(str(arrays["name"][row])).with_suffix(".jpg").name
+            path.write_bytes(files[offsets[row] : offsets[row + 1]].tobytes())
+
+
+def make_comparison(flags: list[str]) -> None:
+    """Compare networks on blood cells, unless that is done, and take the report as a page."""
+    cells, out = RUNS / "cells-of-comparison", RUNS / "comparison"
+    write_cells(cells)
+    command = [sys.executable, "-m", "capsella", "compare", str(cells), *flags, "--out", str(out)]
+    subprocess.run(command, check=True)
+    shutil.copyfile(out / "report.html", ROOT / "docs" / "pages" / f"{COMPARISON}.html")
+
+
 if __name__ == "__main__":
     words = sys.argv[1:]
-    names = [word for word in words if word in PAGES] or list(PAGES)
-    for name in names:
-        make_page(name, [word for word in words if word not in PAGES])
+    every = [*PAGES, COMPARISON]
+    flags = [word for word in words if word not in every]
+    for name in [word for word in words if word in every] or every:
+        if name == COMPARISON:
+            make_comparison(flags)
+        else:
+            make_page(name, flags)
