@@ -1,8 +1,9 @@
 """Few training images: does an advantage of capsules come from routing, from the capsules, or from the small network?
 
 Efficient-CapsNet, the same network with uniform couplings, its convolutions with two heads without capsules, and a
-residual network learn from 5 to 100 images per class. Every draw has its own images and initial weights; within a draw
-all networks see the same images, so draws are paired. The plan (results/plans.md, E12) preceded the first run.
+residual network learn from 5 to 100 images per class; from 300, Efficient-CapsNet and the residual network do. Every
+draw has its own images and initial weights; within a draw all networks see the same images, so draws are paired. The
+plan (results/plans.md, E12) preceded the first run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +33,14 @@ from capsella.routing import UniformRouting
 from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
 
-SIZES = (5, 10, 20, 50, 100)  # training images per class; the small budget uses only the first
+SIZES = (5, 10, 20, 50, 100, 300)  # training images per class; the small budget uses only the first
+LARGEST_OF_ALL = 100  # beyond it, only Efficient-CapsNet and the residual network are trained
 FACTORS = (1 / 3, 1.0, 3.0)  # candidate learning rates, as multiples of the recipe's
 CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the draw on which learning rates are chosen
 CHOICE_DRAW = 100  # seed of that draw, which must not be one of the results' draws
 VALIDATION = 5  # validation images per class in the trainings that are reported; they choose nothing
 SMALL_EPOCHS = 10
-CAPSULES = "Efficient-CapsNet"
+CAPSULES, RESNET = "Efficient-CapsNet", "ResNet"
 COLUMNS = ("draws", "rate", "error, ours %", f"{CAPSULES} gains, points", "p, Holm", "detects, points")
 
 
@@ -79,7 +81,7 @@ def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
         "uniform couplings": ("images-efficient", efficient.with_model(routing=UniformRouting())),
         "average pooling": ("images-efficient", pooled),
         "depthwise kernel": ("images-efficient", depthwise),
-        "ResNet": ("images-resnet", get_recipe("images-resnet")),
+        RESNET: ("images-resnet", get_recipe("images-resnet")),
     }
 
 
@@ -170,6 +172,7 @@ class FewImages(Published):
                 recipe=replace(recipe, **changes),
             )
             for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
+            if size <= LARGEST_OF_ALL or name in (CAPSULES, RESNET)
         }
 
     def _choose_rates(self, folder: Path, console: Console, source: Callable[[], LoadedSource]) -> dict[str, float]:
