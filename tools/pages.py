@@ -111,10 +111,10 @@ def write_cells(folder: Path, images: int = 1000, least: int = 20) -> None:
 
 def make_comparison(flags: list[str]) -> None:
     """Compare networks on blood cells, unless that is done, and take the report as a page."""
-    cells, out = RUNS / "cells-of-comparison", RUNS / "comparison"
+    cells, out = RUNS / "eight-classes", RUNS / "compare-eight-classes"
     write_cells(cells)
-    command = [sys.executable, "-m", "capsella", "compare", str(cells), *flags, "--out", str(out)]
-    subprocess.run(command, check=True)
+    words = ["compare", str(cells.relative_to(ROOT)), *flags, "--out", str(out.relative_to(ROOT))]
+    subprocess.run([sys.executable, "-m", "capsella", *words], check=True, cwd=ROOT)
     shutil.copyfile(out / "report.html", ROOT / "docs" / "pages" / f"{COMPARISON}.html")
 
 

@@ -1,7 +1,7 @@
 """`python -m tools.screenshot PAGE PICTURE.png`: the first screen of a page at 1440×900.
 
 So were made in docs/pictures: share-1440.png from docs/pages/digits.html, explore.png from the address that
-`capsella explore` prints, and compare.png from the report.html of a comparison.
+`capsella explore` prints, and compare.png from docs/pages/comparison.html.
 """
 
 import argparse
