@@ -19,6 +19,8 @@ from capsella.evaluation.statistics import Groups, Interval, accuracy_interval, 
 FOLDS = 5
 EXIF_CAMERA = (271, 272, 305)  # make, model, software
 WORTH_MENTIONING = 0.1  # balanced accuracy above guessing
+MOST_NEIGHBOURS = 25
+TIE_BREAK = 1e-3  # standard deviations
 GIVEN_AWAY = 0.9  # area under the ROC curve, at least at the lower end of its 95 % interval
 
 
@@ -108,31 +110,30 @@ def _shortcut(
     classes: tuple[str, ...],
     groups: Groups | None,
 ) -> Shortcut:
-    """Cross-validate a small decision tree on the cue."""
+    """Cross-validate a nearest-neighbour classifier on the cue."""
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
-    from sklearn.tree import DecisionTreeClassifier
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.preprocessing import StandardScaler
 
-    present = np.unique(labels)
-    folds = min(FOLDS, int(np.bincount(labels).max()), len(labels) if groups is None else len(np.unique(groups)))
+    present, counts = np.unique(labels, return_counts=True)
+    folds = min(FOLDS, int(counts.max()), len(labels) if groups is None else len(np.unique(groups)))
+    noise = TIE_BREAK * np.random.default_rng(0).standard_normal(values.shape)
+    scaled = StandardScaler().fit_transform(values) + noise  # images of equal cues are drawn at random
     probabilities = np.zeros((len(labels), len(classes)))
     splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about classes with fewer images than folds
-        for train, held in splitter(max(2, folds), shuffle=True, random_state=0).split(values, labels, groups):
-            tree = DecisionTreeClassifier(
-                max_leaf_nodes=2 * len(present),
-                min_samples_leaf=max(2, len(labels) // 100),
-                class_weight="balanced",
-                random_state=0,
-            )
-            tree.fit(values[train], labels[train])
-            probabilities[np.ix_(held, tree.classes_)] = tree.predict_proba(values[held])
+        for train, held in splitter(max(2, folds), shuffle=True, random_state=0).split(scaled, labels, groups):
+            nearest = KNeighborsClassifier(min(len(train), max(5, min(MOST_NEIGHBOURS, len(train) // 20))))
+            nearest.fit(scaled[train], labels[train])
+            probabilities[np.ix_(held, nearest.classes_)] = nearest.predict_proba(scaled[held])
     given_away = {}
     for label in present:
         is_class = labels == label
         area = float(roc_auc_score(is_class, probabilities[:, label]))
         if auc_interval(area, int((~is_class).sum()), int(is_class.sum()))[0] >= GIVEN_AWAY:
             given_away[classes[label]] = area
-    correct = (probabilities.argmax(1) == labels)[None]
+    balanced = probabilities[:, present] / counts  # as if all classes were equally frequent
+    correct = (present[balanced.argmax(1)] == labels)[None]
     return Shortcut(cue, accuracy_interval(correct, groups, labels=labels), 1 / len(present), given_away)
