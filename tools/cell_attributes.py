@@ -12,6 +12,7 @@ the other half, with Holm's correction over all attributes and classes.
 """
 
 import argparse
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,20 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from torch.nn.functional import one_hot
 
 from capsella import create_model
-from capsella.data import LabelledImages, NamedData, load_data, single_images
+from capsella.data import ImageSet, NamedData, load_data, single_images
 from capsella.data.download import data_root
+from capsella.data.images import join
 from capsella.evaluation.statistics import holm_adjusted
 from capsella.files import write_json
-from capsella.models import ImageClassifier
-from capsella.models.inference import extract, inference
+from capsella.layers import mask_all_but
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import inference, without_decoder
 from capsella.training.trained import open_run
+from capsella.uncertainty.ood import map_statistics
 
 COMPONENTS = 128
 UNKNOWN = 255  # the attribute of images that WBCAtt does not have
@@ -43,16 +49,29 @@ RAREST = 10  # images of a value within a class, for a single number to be judge
 Matrix = Float[np.ndarray, "images features"]
 
 
-def describe(model: ImageClassifier, labelled: LabelledImages) -> tuple[Matrix, Matrix]:
-    """Return the poses of all class capsules (none for a CNN), and the statistics of the last feature maps."""
-    images, poses, maps = single_images(labelled, "probes"), [], []
+def describe(model: ImageClassifier, images: ImageSet) -> dict[str, Matrix]:
+    """Return descriptions of each image by a network, by name.
+
+    "class" is the predicted class as a one-hot vector. "maps" are the last feature maps, flattened; "statistics" are
+    mean and standard deviation of each map. A capsule network also has the poses of its "primary capsules", the "poses"
+    of all class capsules, and the "winning pose": the same numbers, with the poses of all but the predicted class set
+    to zero, as a decoder gets them.
+    """
+    blocks: dict[str, list[Tensor]] = defaultdict(list)
     with inference(model):
-        for batch in torch.arange(len(images)).split(64):
-            output, extracted = extract(model, images.images[batch].float() / 255)
-            maps.append(extracted["features"])
-            if output.capsules is not None:
-                poses.append(output.capsules.poses.flatten(1))
-    return torch.cat(poses).numpy() if poses else np.zeros((len(images), 0)), torch.cat(maps).numpy()
+        encoder, layers = without_decoder(model), model.feature_layers()
+        for batch in images.images.split(64):
+            pixels = batch.float() / 255
+            output, maps = encoder(pixels), layers(pixels)
+            predicted = output.activations.argmax(1)
+            blocks["class"].append(one_hot(predicted, len(model.classes)))
+            blocks["maps"].append(maps.flatten(1))
+            blocks["statistics"].append(map_statistics(maps))
+            if isinstance(model, CapsuleClassifier) and output.capsules is not None:
+                blocks["primary capsules"].append(model.primary(maps).poses.flatten(1))
+                blocks["poses"].append(output.capsules.poses.flatten(1))
+                blocks["winning pose"].append(mask_all_but(output.capsules, predicted).flatten(1))
+    return {name: torch.cat(parts).numpy() for name, parts in blocks.items()}
 
 
 def probe(features: Matrix, values: Int[np.ndarray, " images"], classes: int) -> Int[np.ndarray, " images"]:
@@ -133,21 +152,21 @@ def main() -> None:
     codes = arrays["attribute"][known].astype(int)
     attributes = dict(zip(arrays["attribute_names"].tolist(), codes.T, strict=True))
     _, labels = np.unique(arrays["label"][known], return_inverse=True)
-    one_hot = np.eye(labels.max() + 1)[labels]
+    classes = np.eye(labels.max() + 1)[labels]
     described: dict[str, Matrix] = {"class alone": np.zeros((len(labels), 0))}
     capsules, cnn = open_run(arguments.capsules).model, open_run(arguments.cnn).model
     lite0 = create_model("backbone_linear", classes=8, channels=3, image_size=128)
     for name, model in {"poses": capsules, "CNN features": cnn, "EfficientNet-Lite0": lite0}.items():
         splits = load_data(NamedData("pbc", size=model.image_size[0]))
-        parts = [describe(model, images) for images in (splits.validation, splits.test)]
+        both = join([single_images(images, "probes") for images in (splits.validation, splits.test)])
         rows = np.concatenate([np.flatnonzero(arrays["split"] == split) for split in (1, 2)])
         wanted = np.searchsorted(rows, np.flatnonzero(known), sorter=np.argsort(rows))
-        poses, maps = (np.concatenate(blocks)[np.argsort(rows)[wanted]] for blocks in zip(*parts, strict=True))
-        described[name] = poses if name == "poses" else maps
+        descriptions = describe(model, both.subset(np.argsort(rows)[wanted].tolist()))
+        described[name] = descriptions["poses" if name == "poses" else "statistics"]
     results: dict[str, Any] = {"images": int(known.sum()), "attributes": {}}
     for attribute, values in attributes.items():
         predicted = {
-            name: probe(np.hstack([features, one_hot]), values, one_hot.shape[1])
+            name: probe(np.hstack([features, classes]), values, classes.shape[1])
             for name, features in described.items()
         }
         base = predicted["class alone"]
@@ -159,9 +178,8 @@ def main() -> None:
             for name, answer in predicted.items()
         }
         print(attribute, row, flush=True)
-    classes = arrays["label"][known]
-    poses = described["poses"].reshape(len(classes), 8, -1)
-    results["single_numbers"] = single_numbers(poses, classes, attributes)
+    poses = described["poses"].reshape(len(labels), 8, -1)
+    results["single_numbers"] = single_numbers(poses, arrays["label"][known], attributes)
     for row in results["single_numbers"]:
         print(row)
     if arguments.out:
