@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -23,9 +24,9 @@ from capsella import create_model
 from capsella.data import ImageSet, LoadedSource, NamedData, load_source, single_images
 from capsella.evaluation import over_seeds
 from capsella.files import read_json, write_json
+from capsella.models.inference import inference
 from capsella.papers.few_images import CAPSULES, RESNET
 from capsella.report.figures import accuracy_figure, write_png
-from tools.cell_attributes import describe
 from tools.results import RESULTS
 
 FROZEN, PIXELS, MOST_FOLDS = "frozen EfficientNet-Lite0", 128, 4
@@ -50,10 +51,16 @@ class FrozenFeatures:
         """Return the mean of each feature map over positions."""
         keys = [image.numpy().tobytes() for image in images.images]
         if new := [row for row, key in enumerate(keys) if key not in self.known]:
-            _, statistics_of_maps = describe(self.model, images.subset(new))
-            means = np.split(statistics_of_maps, 2, axis=1)[0]
-            self.known |= {keys[row]: values for row, values in zip(new, means, strict=True)}
+            self.known |= {
+                keys[row]: values for row, values in zip(new, self._compute(images.subset(new)), strict=True)
+            }
         return np.stack([self.known[key] for key in keys])
+
+    def _compute(self, images: ImageSet) -> Float[np.ndarray, "n width"]:
+        layers = self.model.feature_layers()
+        with inference(self.model):
+            means = [layers(part.float() / 255).mean((2, 3)) for part in images.images.split(64)]
+        return torch.cat(means).numpy()
 
 
 def frozen_error(source: LoadedSource, size: int, draw: int, features: FrozenFeatures) -> float:

@@ -63,7 +63,7 @@ PAGES = {
     "toys": Page(
         {
             "toys": f"{_SMALL} decoder_width=1024 --data toys --per-class 600 --validation-per-class 60 --no-flip "
-            "--shift 2 --epochs 60"
+            "--shift 0 --reconstruction-weight 0.02 --epochs 60"
         },
         10,
         0.6,

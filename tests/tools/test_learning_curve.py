@@ -1,26 +1,23 @@
 """The learning curve: the same draws for all contenders, and features that are computed once."""
 
-import numpy as np
-
 from capsella.data import NamedData, load_source
 from tools import learning_curve
 
 
 def test_frozen_features_learn_from_each_draw_and_are_computed_once(monkeypatch):
-    described = []
+    computed = []
 
-    def pixels(_, images):
-        described.append(len(images))
-        flat = images.images.flatten(1).numpy().astype(float)
-        return flat, np.hstack([flat, flat])
+    class Pixels(learning_curve.FrozenFeatures):
+        def _compute(self, images):
+            computed.append(len(images))
+            return images.images.flatten(1).numpy().astype(float)
 
-    monkeypatch.setattr(learning_curve, "describe", pixels)
     monkeypatch.setattr(learning_curve, "_data", lambda: NamedData("digits", size=8, channels=1))
-    source, features = load_source(learning_curve._data()), learning_curve.FrozenFeatures()
+    source, features = load_source(learning_curve._data()), Pixels()
     first = learning_curve.frozen_error(source, 5, 0, features)
-    computed = sum(described)
+    images = sum(computed)
     assert learning_curve.frozen_error(source, 5, 0, features) == first
-    assert sum(described) == computed
+    assert sum(computed) == images
     assert learning_curve.frozen_error(source, 20, 0, features) < first < 50
 
 
