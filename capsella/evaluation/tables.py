@@ -185,8 +185,9 @@ class PredictionTable:
     def _ood(self, prediction: Prediction) -> dict[str, Any]:
         if self.detector is None or self.options.false_positive_rate is None or prediction.scores is None:
             return {}
-        is_inside = float(prediction.scores.max()) <= self.detector.threshold(self.options.false_positive_rate)
-        reason = None if is_inside else self.detector.reason(prediction.scores, prediction.class_name)
+        rate = self.options.false_positive_rate
+        is_inside = float(prediction.scores.max()) <= self.detector.threshold(rate)
+        reason = None if is_inside else self.detector.reason(prediction.scores, prediction.class_name, rate)
         return {"in_distribution": is_inside, "ood_reason": reason}
 
     def flat(self, record: Mapping[str, Any]) -> list[Any]:

@@ -151,6 +151,7 @@ def describe_model(model: ImageClassifier, outputs: Sequence[Output], **more: An
         "outputs": {name: OUTPUTS[name] for name in outputs},
         "thresholds": {
             "ood_score": None if detector is None else detector.threshold(FALSE_POSITIVE_RATE),
+            "another_kind": None if detector is None else detector.kind_threshold(FALSE_POSITIVE_RATE),
             "ood_false_positive_rate": FALSE_POSITIVE_RATE,
         },
         "capsella": __version__,

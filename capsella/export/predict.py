@@ -126,7 +126,10 @@ class Network:
         row |= {"file": str(path), "class": classes[best]}
         row |= {"probability": f"{found['probabilities'][best]:.6f}"} if "probabilities" in found else {}
         if "ood_score" in found:
-            row["in_distribution"] = str(bool(found["ood_score"] <= self.about["thresholds"]["ood_score"])).lower()
+            score, limits = float(found["ood_score"]), self.about["thresholds"]
+            row["in_distribution"] = str(score <= limits["ood_score"]).lower()
+            if score > limits["ood_score"] and (kind := limits["another_kind"]) is not None:
+                row["ood_reason"] = "another kind of image" if score > kind else "another laboratory"
         return row
 
 
@@ -137,7 +140,8 @@ def main(paths: list) -> None:
     for path in map(Path, paths):  # glob skips hidden files, and follows links
         found = [path / p for p in glob("**/*", root_dir=path, recursive=True) if p.lower().endswith(ENDINGS)]
         files += sorted(found) if path.is_dir() else [path]
-    table = DictWriter(sys.stdout, ["file", "class", *net.about["classes"], "probability", "in_distribution", "error"])
+    ood = "in_distribution", "ood_reason"
+    table = DictWriter(sys.stdout, ["file", "class", *net.about["classes"], "probability", *ood, "error"])
     table.writeheader()
     for file in files:
         try:

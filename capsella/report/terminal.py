@@ -139,12 +139,13 @@ def selective_table(result: SelectiveClassification) -> RenderableType:
 
 def ood_table(result: OODReport) -> RenderableType:
     """Return the images flagged as OOD, the AUROC of every score, and notes."""
-    flagged = _table(("images", "number", "flagged %", "95 % interval"), left=1)
+    flagged = _table(("images", "number", "flagged %", "95 % interval", "another kind %"), left=1)
     for row in (result.test, *result.sets):
         low, high = row.flagged_interval_95
         rates = f"{100 * row.flagged / row.images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
         rates = rates if result.has_threshold else ("–", "–")
-        flagged.add_row(Text(row.name, overflow="ellipsis"), str(row.images), *rates)
+        kind = "–" if row.other_kind is None else f"{100 * row.other_kind / row.images:.1f}"
+        flagged.add_row(Text(row.name, overflow="ellipsis"), str(row.images), *rates, kind)
     areas = _table(("images", "score", "AUROC", "95 % interval"), left=2)
     for row in result.sets:
         for number, score in enumerate(row.scores):

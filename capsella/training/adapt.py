@@ -36,7 +36,7 @@ from capsella.training.config import AdaptOptions, ComputeOptions, OptimizerOpti
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder
 from capsella.uncertainty import fit_calibration, weights_digest
-from capsella.uncertainty.fit import fit_gaussians, ood_scores
+from capsella.uncertainty.fit import CHANGED_BATCH, fit_gaussians, ood_scores
 from capsella.uncertainty.ood import fit_detector
 
 # Folds of the labelled images; each is predicted by a network that was adapted to the other folds.
@@ -131,11 +131,13 @@ class HeldOutPredictions(NamedTuple):
     """Predictions for images by networks that were adapted without them.
 
     activations [n classes], labels [n]. ood_scores: the scores of out-of-distribution detection [n], by name.
+    shifted_scores: those of the images changed as by another laboratory; empty if the recipe has no such augmentation.
     """
 
     activations: Float[Tensor, "n classes"]
     labels: Int64[Tensor, " n"]
     ood_scores: dict[str, Float[Tensor, " n"]]
+    shifted_scores: dict[str, Float[Tensor, " n"]]
 
     @property
     def error(self) -> float:
@@ -153,7 +155,8 @@ def predict_held_out(
     folds = min(FOLDS, *(count for count in images.counts().values() if count))
     if folds < 2 or len(images) < 3:
         return None
-    activations, labels, scores = [], [], []
+    activations, labels, scores, shifted = [], [], [], []
+    change = Augment(recipe.augment, model.image_size).to(device_of(model)).domain_shift
     for fold in range(folds):
         rows = hold_out_fold(Items.of(images), folds, fold, options.seed)
         others, held = (images.subset(part) for part in rows)
@@ -163,9 +166,11 @@ def predict_held_out(
             parts = list(batches(held, 128, device=device_of(network)))
             activations += [without_decoder(network)(part.images).activations.float().cpu() for part in parts]
         labels += [part.labels.cpu() for part in parts]
-        scores.append(ood_scores(network, fit_gaussians(network, others), held))
-    columns = {name: torch.cat([fold[name] for fold in scores]) for name in scores[0]}
-    return HeldOutPredictions(torch.cat(activations).clone(), torch.cat(labels), columns)
+        gaussians = fit_gaussians(network, others)
+        scores.append(ood_scores(network, gaussians, held))
+        shifted.append({} if change is None else ood_scores(network, gaussians, held, CHANGED_BATCH, change))
+    columns = ({name: torch.cat([fold[name] for fold in part]) for name in part[0]} for part in (scores, shifted))
+    return HeldOutPredictions(torch.cat(activations).clone(), torch.cat(labels), *columns)
 
 
 def calibrate_adapted(model: ImageClassifier, images: ImageSet, predictions: HeldOutPredictions) -> None:
@@ -175,7 +180,8 @@ def calibrate_adapted(model: ImageClassifier, images: ImageSet, predictions: Hel
     """
     weights = weights_digest(model)
     model.calibration = replace(fit_calibration(predictions.activations, predictions.labels), weights=weights)
-    model.ood_detector = replace(fit_detector(fit_gaussians(model, images), predictions.ood_scores), weights=weights)
+    detector = fit_detector(fit_gaussians(model, images), predictions.ood_scores, predictions.shifted_scores)
+    model.ood_detector = replace(detector, weights=weights)
 
 
 def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[str, Any]) -> None:

@@ -38,6 +38,11 @@ class Augment(nn.Module):
         self.microscope = _microscope(options)
         self.keep_prob, self.erase = options.microscope_keep_prob, options.erase
 
+    @property
+    def domain_shift(self) -> nn.Module | None:
+        """The steps that imitate another microscope, stain or camera; None if the options have none."""
+        return self.microscope if len(self.microscope) else None
+
     def forward(self, images: Images) -> Images:
         """Return augmented images; if every option is off, the input itself."""
         images = self.geometric(images)

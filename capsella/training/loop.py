@@ -220,7 +220,7 @@ class Trainer:
         if not self.recipe.data.is_paired:
             model = ImageClassifier.from_pretrained(self.files.path).to(device)
             calibration = calibrate_model(model, splits.validation, size, log_prior_shift(self.recipe, splits.train))
-            detector = fit_ood_detector(model, splits.train, splits.validation, size)
+            detector = fit_ood_detector(model, splits.train, splits.validation, size, self.augment.domain_shift)
             save_fitted(model, calibration, detector, self.files.path)
         self.files.write("summary", summary_of(self.recipe, self.progress, splits.broken, device))
 

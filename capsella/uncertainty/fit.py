@@ -1,6 +1,6 @@
 """Fit calibration and out-of-distribution detection to a trained network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,6 +16,8 @@ from capsella.uncertainty.ood import ClassGaussian, OODDetector, fit_detector, f
 from capsella.uncertainty.saving import weights_digest
 
 MOST_TRAINING_IMAGES = 5000
+CHANGED_BATCH = 8  # augmentation draws some changes once per batch
+Change = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b c h w"]]
 
 
 def calibrate_model(
@@ -40,7 +42,11 @@ def calibrate_model(
 
 
 def fit_ood_detector(
-    model: ImageClassifier, training: LabelledImages, validation: LabelledImages, batch_size: int = 128
+    model: ImageClassifier,
+    training: LabelledImages,
+    validation: LabelledImages,
+    batch_size: int = 128,
+    change: Change | None = None,
 ) -> OODDetector:
     """Fit `model.ood_detector`, set it, and return it.
 
@@ -48,22 +54,30 @@ def fit_ood_detector(
         model: trained; its weights do not change.
         training: images it was trained on, for the class Gaussians; at most 5,000 are taken, without augmentation.
         validation: images it was not trained on, for the thresholds.
+        change: the training's augmentation that imitates other laboratories, for the threshold of other kinds of image.
     """
     single = training.labels.ndim == validation.labels.ndim == 1
     check_argument(single, "show one class each, not pairs", training_and_validation="pairs")
     gaussians = fit_gaussians(model, training, batch_size)
-    detector = fit_detector(gaussians, ood_scores(model, gaussians, validation, batch_size))
+    shifted = None if change is None else ood_scores(model, gaussians, validation, CHANGED_BATCH, change)
+    detector = fit_detector(gaussians, ood_scores(model, gaussians, validation, batch_size), shifted)
     model.ood_detector = replace(detector, weights=weights_digest(model))
     return model.ood_detector
 
 
 def ood_scores(
-    model: ImageClassifier, gaussians: Mapping[str, ClassGaussian], images: LabelledImages, batch_size: int = 128
+    model: ImageClassifier,
+    gaussians: Mapping[str, ClassGaussian],
+    images: LabelledImages,
+    batch_size: int = 128,
+    change: Change | None = None,
 ) -> dict[str, Float[Tensor, " n"]]:
     """Return the scores of images by name, before they are normalised; `fit_detector` takes those of new images."""
     columns: dict[str, list[Tensor]] = {}
-    with inference(model) as device:
+    with inference(model) as device, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         for pixels, _, _ in batches(images, batch_size, device=device):
+            pixels = pixels if change is None else change(pixels)
             output, extracted = extract(model, pixels, rotate=True)
             predicted = output.activations.argmax(1)
             for name, values in extracted.items():

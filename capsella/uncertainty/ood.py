@@ -1,13 +1,14 @@
 """Detection of out-of-distribution (OOD) images: scores, class Gaussians, and a detector with a false-positive rate.
 
 Every score is higher for images less like the training images. `fit_detector` compares the scores of new images with
-those of validation images; `OODDetector.threshold` bounds the rate at which in-distribution images are flagged.
+those of validation images; `OODDetector.threshold` bounds the rate at which in-distribution images are flagged. Scores
+of validation images that augmentation changed tell another laboratory from another kind of image.
 """
 
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ REASONS = {
     "reconstruction": "the network cannot reconstruct it",
     "rotation": "another prediction when turned upside down",
 }
+LABORATORY, KIND = "another laboratory", "another kind of image"  # the two answers for an OOD image
 FALSE_POSITIVE_RATE = 0.05
 CERTAINTY = 0.9  # probability, over draws of the validation images, that the false-positive rate holds
 FOLDS = 10
@@ -169,12 +171,15 @@ class OODDetector:
         distributions: the values of each score in use for the validation images [n], ascending.
         largest: [n], ascending, the largest normalised score of each validation image.
         weights: SHA-256 of the weights that it was fitted to, if known.
+        shifted: [n], ascending, the largest normalised scores of validation images changed as by another laboratory;
+            None for a network that was not trained with such changes.
     """
 
     gaussians: Mapping[str, ClassGaussian]
     distributions: Mapping[str, Float[Tensor, " n"]]
     largest: Float[Tensor, " n"]
     weights: str | None = None
+    shifted: Float[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
         names = set(self.distributions)
@@ -221,22 +226,43 @@ class OODDetector:
         of the validation images and for any distribution. This is a tolerance limit (Wilks 1941): the r-th smallest
         score, with the smallest r that a binomial of n trials with probability 1 − rate stays below that often.
         """
-        check_false_positive_rate(false_positive_rate)
-        below = bdtr(np.arange(self.images + 1.0), self.images, 1 - false_positive_rate)  # P(binomial ≤ 0, 1, …)
-        rank = int(np.searchsorted(below, CERTAINTY)) + 1
-        return float(self.largest[rank - 1]) if rank <= self.images else math.inf
+        return _tolerance_limit(self.largest, false_positive_rate)
+
+    def kind_threshold(self, false_positive_rate: float) -> float | None:
+        """Return the normalised score above which an image is of another kind; None if the network cannot tell.
+
+        It is the tolerance limit of `threshold`, for the validation images as another laboratory would make them.
+        """
+        return None if self.shifted is None else _tolerance_limit(self.shifted, false_positive_rate)
 
     def supports(self, false_positive_rate: float | None) -> bool:
         """Return True if there are enough validation images for a threshold; False for None."""
         return false_positive_rate is not None and math.isfinite(self.threshold(false_positive_rate))
 
-    def reason(self, normalized: Float[Tensor, " scores"], class_name: str) -> str:
-        """Return the reason of the largest score, as text, for an image that was classified as `class_name`."""
-        return REASONS[self.scores[int(normalized.argmax())]].format(class_name=class_name)
+    def reason(self, normalized: Float[Tensor, " scores"], class_name: str, false_positive_rate: float) -> str:
+        """Return why an image that was classified as `class_name` is OOD: the text of its largest score.
+
+        If the network can tell, the text begins with `LABORATORY` or `KIND`.
+        """
+        text = REASONS[self.scores[int(normalized.argmax())]].format(class_name=class_name)
+        limit = self.kind_threshold(false_positive_rate)
+        return text if limit is None else f"{KIND if float(normalized.max()) > limit else LABORATORY} ({text})"
 
 
-def fit_detector(gaussians: Mapping[str, ClassGaussian], columns: Mapping[str, Float[Tensor, " n"]]) -> OODDetector:
-    """Fit a detector to the scores of validation images, by name.
+def _tolerance_limit(ascending: Float[Tensor, " n"], false_positive_rate: float) -> float:
+    check_false_positive_rate(false_positive_rate)
+    number = len(ascending)
+    below = bdtr(np.arange(number + 1.0), number, 1 - false_positive_rate)  # P(binomial ≤ 0, 1, …)
+    rank = int(np.searchsorted(below, CERTAINTY)) + 1
+    return float(ascending[rank - 1]) if rank <= number else math.inf
+
+
+def fit_detector(
+    gaussians: Mapping[str, ClassGaussian],
+    columns: Mapping[str, Float[Tensor, " n"]],
+    shifted: Mapping[str, Float[Tensor, " n"]] | None = None,
+) -> OODDetector:
+    """Fit a detector to the scores of validation images, by name; `shifted` are those of the changed images.
 
     The rotation score is dropped if the predictions for validation images themselves change when turned, as for digits.
     """
@@ -247,7 +273,11 @@ def fit_detector(gaussians: Mapping[str, ClassGaussian], columns: Mapping[str, F
     if float(columns["rotation"].quantile(STEADY)) >= MOST_CHANGE:
         del columns["rotation"]
     distributions = {name: column.sort().values for name, column in columns.items()}
-    return OODDetector(gaussians, distributions, largest_scores(list(columns.values())).sort().values)
+    detector = OODDetector(gaussians, distributions, largest_scores(list(columns.values())).sort().values)
+    if not shifted:
+        return detector
+    normalized = detector.normalized_scores(torch.stack([shifted[name] for name in detector.scores], 1))
+    return replace(detector, shifted=normalized.amax(1).sort().values)
 
 
 def largest_scores(columns: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:

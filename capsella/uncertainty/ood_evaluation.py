@@ -53,6 +53,7 @@ class OODResult:
     Attributes:
         flagged: number of images flagged as OOD.
         flagged_interval_95: 95 % interval of their proportion.
+        other_kind: number of these that are of another kind, not of another laboratory; None if the model cannot tell.
         scores: for an OOD set, the AUROC of each score, the combined one first.
     """
 
@@ -60,6 +61,7 @@ class OODResult:
     images: int
     flagged: int
     flagged_interval_95: tuple[float, float]
+    other_kind: int | None = None
     scores: tuple[DetectionScore, ...] = ()
 
 
@@ -141,13 +143,13 @@ def evaluate_ood(
         raise ArgumentError("model", "have an OOD detector, as capsella.uncertainty.fit_ood_detector fits it", None)
     check_argument(len(test) > 0 and bool(sets), "be at least one", test_and_sets=(len(test), len(sets)))
     groups = None if test.group is None else test.group.numpy()
-    threshold = detector.threshold(false_positive_rate)
+    limits = detector.threshold(false_positive_rate), detector.kind_threshold(false_positive_rate)
     inside = _score(model, test.images, batch_size)
     results = []
     for name, images in sets.items():
         scores = _score(model, images, batch_size)
-        results.append(replace(_flag(name, scores, threshold), scores=_compare(inside, scores, groups)))
-    result = _flag("test images", inside, threshold, groups)
+        results.append(replace(_flag(name, scores, *limits), scores=_compare(inside, scores, groups)))
+    result = _flag("test images", inside, *limits, groups)
     return OODReport(false_positive_rate, detector.images, result, tuple(results))
 
 
@@ -173,9 +175,12 @@ def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> Scores:
     return dict(zip(names, torch.cat(rows).clone().unbind(1), strict=True))
 
 
-def _flag(name: str, scores: Scores, threshold: float, groups: Groups | None = None) -> OODResult:
+def _flag(
+    name: str, scores: Scores, threshold: float, kind_threshold: float | None, groups: Groups | None = None
+) -> OODResult:
     flagged = scores[COMBINED] > threshold
-    return OODResult(name, len(flagged), int(flagged.sum()), proportion_interval(flagged.numpy(), groups))
+    other = None if kind_threshold is None else int((flagged & (scores[COMBINED] > kind_threshold)).sum())
+    return OODResult(name, len(flagged), int(flagged.sum()), proportion_interval(flagged.numpy(), groups), other)
 
 
 def _compare(inside: Scores, outside: Scores, groups: Groups | None) -> tuple[DetectionScore, ...]:

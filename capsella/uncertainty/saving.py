@@ -71,6 +71,7 @@ def _load(model: nn.Module, path: Path) -> Any:
 
 def _write_detector(detector: OODDetector, weights: str, path: Path) -> None:
     tensors = {"largest": detector.largest}
+    tensors |= {} if detector.shifted is None else {"shifted": detector.shifted}
     tensors |= {f"distribution.{name}": values for name, values in detector.distributions.items()}
     for name, gaussian in detector.gaussians.items():
         tensors |= {f"means.{name}": gaussian.means, f"whitening.{name}": gaussian.whitening}
@@ -79,7 +80,7 @@ def _write_detector(detector: OODDetector, weights: str, path: Path) -> None:
 
 
 def _read_detector(path: Path) -> OODDetector:
-    parts: dict[str, dict[str, Tensor]] = {"means": {}}
+    parts: dict[str, dict[str, Tensor]] = {"means": {}, "shifted": {}}
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             weights = (file.metadata() or {}).get("weights")
@@ -87,6 +88,6 @@ def _read_detector(path: Path) -> OODDetector:
                 kind, _, name = key.partition(".")
                 parts.setdefault(kind, {})[name] = file.get_tensor(key).float()
         gaussians = {name: ClassGaussian(means, parts["whitening"][name]) for name, means in parts["means"].items()}
-        return OODDetector(gaussians, parts["distribution"], parts["largest"][""], weights)
+        return OODDetector(gaussians, parts["distribution"], parts["largest"][""], weights, parts["shifted"].get(""))
     except (safetensors.SafetensorError, OSError, KeyError) as error:
         raise CapsellaError(repr(error)) from error

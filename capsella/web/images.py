@@ -213,7 +213,8 @@ def certainty(model: CapsuleClassifier, seen: EncodedImages) -> list[dict[str, A
             for batch in (seen.images.float() / 255).split(BATCH):
                 scores.append(predict_with_scores(model, batch.to(device), detector)[1].cpu())
         for own, row, label in zip(known, torch.cat(scores).clone(), chosen[:, 0].tolist(), strict=True):
-            own["unlike"] = detector.reason(row, model.classes[label]) if row.max() > threshold else ""
+            is_ood = float(row.max()) > threshold
+            own["unlike"] = detector.reason(row, model.classes[label], FALSE_POSITIVE_RATE) if is_ood else ""
     return known
 
 

@@ -17,7 +17,7 @@ from capsella.report.figures import printable
 from capsella.report.prose import evaluation_warnings
 from capsella.report.reconstructions import dial_names, dial_range
 from capsella.uncertainty import FALSE_POSITIVE_RATE
-from capsella.uncertainty.ood import REASONS
+from capsella.uncertainty.ood import KIND, LABORATORY, REASONS
 from capsella.web.arrays import Arrays
 from capsella.web.decoders import add_decoder, add_runtime, encoder_graph, why_no_dials
 from capsella.web.images import (
@@ -133,11 +133,12 @@ def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict
     if (calibration := model.calibration) is None:
         return None
     facts: dict[str, Any] = {"logits": calibration.logits, "temperature": calibration.temperature}
-    facts |= {"prior": calibration.prior, "threshold": None, "reasons": {}}
+    facts |= {"prior": calibration.prior, "threshold": None, "kindThreshold": None, "reasons": {}}
     detector = model.ood_detector
     if detector is None or not detector.supports(FALSE_POSITIVE_RATE):
         return facts
     facts["threshold"] = detector.threshold(FALSE_POSITIVE_RATE)
+    facts["kindThreshold"], facts["answers"] = detector.kind_threshold(FALSE_POSITIVE_RATE), [LABORATORY, KIND]
     for name in sorted(set(detector.scores) & {"low_level", "poses", "reconstruction"}):
         facts["reasons"][name] = REASONS[name]
         arrays.add(f"{prefix}/validation_{name}", "f4", detector.distributions[name].numpy())

@@ -74,7 +74,7 @@ def exported_onnx(model, splits, tmp_path_factory):
     with torch.no_grad():
         activations = fitted(splits.validation.images.float() / 255).activations
     fitted.calibration = fit_calibration(activations, splits.validation.labels)
-    fit_ood_detector(fitted, splits.train, splits.validation)
+    fit_ood_detector(fitted, splits.train, splits.validation, change=lambda pixels: pixels / 2)
     with without_shape_checks():
         images, folder = ExportImages(splits.train, splits.test), tmp_path_factory.mktemp("onnx") / "digits"
         exported = export_model(fitted, images, folder, facts={"recipe": "tiny"})

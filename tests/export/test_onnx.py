@@ -25,6 +25,7 @@ from capsella.image_options import CellCut, Preprocessing
 from capsella.models import ImageClassifier, create_model
 from capsella.models.inference import predict_with_scores
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
+from capsella.uncertainty.ood import KIND, LABORATORY
 from tests.data.deep_files import planar, png16, tiff
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
@@ -245,9 +246,11 @@ class TestProgram:
             found = rows[file]
             assert bool(found["error"]) == bool(row["error"]), (file, found["error"], row["error"])
             assert [found[name] for name in ("class", "in_distribution")] == [row["class"], row["in_distribution"]]
+            assert found["ood_reason"] == row["ood_reason"].partition(" (")[0]
             for name in () if row["error"] else (*model.classes, "probability"):
                 assert float(found[name]) == pytest.approx(float(row[name]), abs=1e-4)
         assert len([row for row in rows.values() if not row["error"]]) > 15
+        assert {row["ood_reason"] for row in rows.values()} >= {LABORATORY, KIND}
 
     @pytest.mark.parametrize(
         ("channels", "value_range", "fit"),
@@ -286,7 +289,7 @@ class TestProgram:
 
     def test_it_is_short_and_stands_alone(self):
         lines = PREDICT.read_text(encoding="utf-8").splitlines()
-        assert len(lines) <= 150
+        assert len(lines) <= 155
         assert {line.split()[1] for line in lines if line.startswith(("import", "from"))} == {
             *("csv", "glob", "io", "json", "sys", "pathlib", "numpy", "onnxruntime", "PIL", "capsella.data.framing"),
         }  # the export copies the last one

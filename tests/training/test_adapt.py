@@ -21,6 +21,7 @@ from capsella.training import (
     predict_held_out,
     save_adapted,
 )
+from capsella.training.config import AugmentOptions
 from capsella.uncertainty import calibrate_model, fit_ood_detector
 
 FEW = AdaptOptions(how="all", steps=3, batch_size=8)
@@ -109,7 +110,8 @@ def test_the_ood_check_is_that_of_the_new_laboratory(tiny, run):
     )
     noise = replace(others, images=torch.randint(256, others.images.shape, dtype=torch.uint8))
     adapted = adapt_model(model, tiny(), few, FEW)
-    calibrate_adapted(adapted, few, predict_held_out(model, tiny(), few, FEW))
+    recipe = replace(tiny(), augment=AugmentOptions(gamma=0.5))
+    calibrate_adapted(adapted, few, predict_held_out(model, recipe, few, FEW))
     fit_ood_detector(model, splits.train, splits.validation)
 
     def flagged(model: ImageClassifier, images: ImageSet, rate: float) -> float:
@@ -117,7 +119,7 @@ def test_the_ood_check_is_that_of_the_new_laboratory(tiny, run):
             _, scores = predict_with_scores(model, images.images.float() / 255, model.ood_detector)
         return float((scores.amax(1) > model.ood_detector.threshold(rate)).double().mean())
 
-    assert adapted.ood_detector.images == len(few) == 50
+    assert adapted.ood_detector.images == len(adapted.ood_detector.shifted) == len(few) == 50
     assert flagged(model, others, 0.1) > 0.4
     assert flagged(adapted, others, 0.05) < 0.15
     assert flagged(adapted, noise, 0.05) > 0.9

@@ -1,5 +1,6 @@
 """Scores by hand; distances, normalised scores and thresholds: by hand, and as often as promised."""
 
+import copy
 import math
 
 import pytest
@@ -13,8 +14,11 @@ from capsella.models.inference import optimize_for_inference, predict_with_score
 from capsella.types import Output
 from capsella.uncertainty import OODDetector, class_logits, energy_score, fit_ood_detector, msp_score
 from capsella.uncertainty.ood import (
+    KIND,
+    LABORATORY,
     REASONS,
     ClassGaussian,
+    fit_detector,
     fit_gaussian,
     largest_scores,
     low_level_features,
@@ -107,6 +111,19 @@ def test_the_false_positive_rate_holds(scores):
     assert float((torch.stack(flagged) <= 0.05).float().mean()) >= 0.83  # 0.9, minus three deviations
 
 
+def test_changed_images_set_the_threshold_of_another_kind():
+    columns = {name: torch.rand(100) for name in ("reconstruction", "rotation")}
+    columns["rotation"] /= 9
+    detector = fit_detector({}, columns, {name: values + 5 for name, values in columns.items()})
+    assert detector.threshold(0.05) < detector.kind_threshold(0.05) < math.inf
+    reasons = []
+    for value in (5.0, 50.0):
+        (normalized,) = detector.normalized_scores(torch.tensor([[value, 0.0]]))
+        reasons.append(detector.reason(normalized, "ring", 0.05))
+    assert reasons == [f"{answer} ({REASONS['reconstruction']})" for answer in (LABORATORY, KIND)]
+    assert fit_detector({}, columns).kind_threshold(0.05) is None
+
+
 def test_too_few_validation_images_flag_nothing():
     values = torch.rand(44).sort().values
     detector = OODDetector({}, {"reconstruction": values}, values)
@@ -154,7 +171,7 @@ def test_an_answer_that_changes_when_turned_is_refused():
     model.upside = True
     _, scores = predict_with_scores(model, batch_of(8, 2), model.ood_detector)
     assert (scores.amax(1) > model.ood_detector.threshold(0.1)).all()
-    assert model.ood_detector.reason(scores[0], "up") == REASONS["rotation"]
+    assert model.ood_detector.reason(scores[0], "up", 0.1) == REASONS["rotation"]
 
 
 def test_strange_images_are_flagged_with_a_reason(capsnet):
@@ -165,9 +182,22 @@ def test_strange_images_are_flagged_with_a_reason(capsnet):
         _, quick = predict_with_scores(optimize_for_inference(capsnet), batch_of(8, 2), detector)
     assert (usual.amax(1) <= detector.threshold(0.1)).sum() >= 6
     assert (strange.amax(1) > detector.threshold(0.1)).all()
-    assert detector.reason(strange[0], "ring") == REASONS["low_level"]
-    assert detector.reason(torch.tensor([0.0, 0.0, 1.0, 0.0]), "ring") == "shape unlike any ring"
+    assert detector.reason(strange[0], "ring", 0.1) == REASONS["low_level"]
+    assert detector.reason(torch.tensor([0.0, 0.0, 1.0, 0.0]), "ring", 0.1) == "shape unlike any ring"
     torch.testing.assert_close(usual, quick, rtol=1e-3, atol=1e-3)
+
+
+def test_dimmed_images_are_of_another_laboratory_and_flat_ones_of_another_kind(capsnet):
+    model = copy.copy(capsnet)
+    detector = fit_ood_detector(model, images_of(40, 0), images_of(40, 1), change=lambda pixels: pixels * 0.8)
+    answers = []
+    for images in (batch_of(8, 2) * 0.8, torch.full((8, 1, 20, 20), 0.5)):
+        with torch.no_grad():
+            _, scores = predict_with_scores(model, images, detector)
+        assert (scores.amax(1) > detector.threshold(0.1)).all()
+        answers.append([detector.reason(row, "ring", 0.1).partition(" (")[0] for row in scores])
+    assert answers[0].count(LABORATORY) >= 6
+    assert answers[1] == [KIND] * 8
 
 
 def test_what_no_fit_gives():

@@ -24,7 +24,7 @@ def model():
     model = create_model("hinton2018_cnn", image_size=4, classes=3)
     images = ImageSet(torch.randint(256, (20, 1, 4, 4), dtype=torch.uint8), torch.arange(20) % 3, model.classes)
     model.calibration = fit_calibration(torch.rand(20, 3), torch.arange(20) % 3)
-    fit_ood_detector(model, images, images)
+    fit_ood_detector(model, images, images, change=lambda pixels: pixels / 2)
     return model
 
 
@@ -36,6 +36,7 @@ def test_both_travel_with_the_model(model, tmp_path):
     assert once_more.calibration == again.calibration
     assert once_more.calibration.scores == model.calibration.scores
     assert once_more.ood_detector.digest == model.ood_detector.digest
+    torch.testing.assert_close(once_more.ood_detector.shifted, model.ood_detector.shifted)
     for name, gaussian in model.ood_detector.gaussians.items():
         torch.testing.assert_close(once_more.ood_detector.gaussians[name].means, gaussian.means)
         torch.testing.assert_close(once_more.ood_detector.gaussians[name].whitening, gaussian.whitening)

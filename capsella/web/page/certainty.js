@@ -48,7 +48,7 @@ export function lowLevel(pixels, [channels, height, width]) {
 
 /** Why an image is unlike the training images, or "". `seen`: { pixels, pose, drawing, predicted }. */
 export function unlike(run, { pixels, pose, drawing, predicted }) {
-  const { threshold, reasons } = run.certainty;
+  const { threshold, kindThreshold, answers, reasons } = run.certainty;
   const found = {
     low_level: () => lowLevel(pixels, [run.channels, ...run.size]),
     poses: () => Array.from(pose),
@@ -61,7 +61,8 @@ export function unlike(run, { pixels, pose, drawing, predicted }) {
     return [normalized(score, Array.from(run.grid(`validation_${name}`).values)), reasons[name].replace("{class_name}", run.classes[predicted])];
   });
   const [largest, reason] = scores.sort((a, b) => b[0] - a[0])[0];
-  return largest > threshold ? reason : "";
+  if (largest <= threshold) return "";
+  return kindThreshold === null ? reason : `${answers[Number(largest > kindThreshold)]} (${reason})`;
 }
 
 function borderOf(run, image) {
