@@ -191,7 +191,8 @@ class OODDetector:
             fits = means.ndim == 2 and whitening.shape == (means.shape[1],) * 2
             is_finite = bool(means.isfinite().all() and whitening.isfinite().all())
             check_argument(fits and is_finite, "be finite, of [classes d] and [d d]", means_and_whitening="others")
-        for values in (self.largest, *self.distributions.values()):
+        shifted = self.largest if self.shifted is None else self.shifted
+        for values in (self.largest, shifted, *self.distributions.values()):
             fits = values.ndim == 1 and len(values) == len(self.largest) > 0
             is_sorted = fits and bool(values.isfinite().all()) and not bool((values.diff() < 0).any())
             check_argument(is_sorted, "be finite numbers, ascending, of the same images", validation_scores="others")
