@@ -214,7 +214,7 @@ def test_what_a_format_or_a_network_lacks(model, splits, tmp_path, monkeypatch):
 class TestProgram:
     """predict.py of an exported folder: without PyTorch, and without capsella."""
 
-    def test_it_predicts_as_capsella(self, exported_onnx, tmp_path):
+    def test_it_predicts_as_capsella(self, exported_onnx, splits, tmp_path):
         """Over odd files, in a process that can import neither."""
         model, exported = exported_onnx
         write_odd_files(tmp_path / "odd")
@@ -222,6 +222,8 @@ class TestProgram:
         for name in ("café.png", os.fsdecode(b"caf\xe9.png"), ".hidden.png"):
             Image.new("L", (9, 9)).save(tmp_path / "linked" / name)
         (tmp_path / "odd" / "link").symlink_to(tmp_path / "linked")
+        for number, (pixels,) in enumerate(splits.test.images[:5]):
+            Image.fromarray((pixels // 2).numpy()).save(tmp_path / "odd" / f"dim {number}.png")
         code = (
             "import sys; sys.modules['torch'] = sys.modules['capsella'] = sys.modules['scipy'] = None; "
             "sys.path.insert(0, sys.argv[1]); import predict; predict.main(sys.argv[2:])"
