@@ -39,6 +39,7 @@ from capsella.files import write_json
 from capsella.layers import mask_all_but
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference, without_decoder
+from capsella.papers.own_images import PRETRAINED
 from capsella.training.trained import open_run
 from capsella.uncertainty.ood import map_statistics
 
@@ -155,7 +156,7 @@ def main() -> None:
     classes = np.eye(labels.max() + 1)[labels]
     described: dict[str, Matrix] = {"class alone": np.zeros((len(labels), 0))}
     capsules, cnn = open_run(arguments.capsules).model, open_run(arguments.cnn).model
-    lite0 = create_model("backbone_linear", classes=8, channels=3, image_size=128)
+    lite0 = create_model("backbone_linear", classes=8, channels=3, image_size=128, backbone=PRETRAINED)
     for name, model in {"poses": capsules, "CNN features": cnn, "EfficientNet-Lite0": lite0}.items():
         splits = load_data(NamedData("pbc", size=model.image_size[0]))
         both = join([single_images(images, "probes") for images in (splits.validation, splits.test)])

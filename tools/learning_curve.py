@@ -26,6 +26,7 @@ from capsella.evaluation import over_seeds
 from capsella.files import read_json, write_json
 from capsella.models.inference import inference
 from capsella.papers.few_images import CAPSULES, RESNET
+from capsella.papers.own_images import PRETRAINED
 from capsella.report.figures import accuracy_figure, write_png
 from tools.results import RESULTS
 
@@ -44,7 +45,7 @@ class FrozenFeatures:
     """Features of a frozen backbone, computed once per image."""
 
     def __init__(self) -> None:
-        self.model = create_model("backbone_linear", classes=8, channels=3, image_size=PIXELS)
+        self.model = create_model("backbone_linear", classes=8, channels=3, image_size=PIXELS, backbone=PRETRAINED)
         self.known: dict[bytes, Float[np.ndarray, " width"]] = {}
 
     def of(self, images: ImageSet) -> Float[np.ndarray, "n width"]:

@@ -54,7 +54,7 @@ PAGES = {
     "draw": Page(
         {
             "draw": "images-efficient --data mnist --size 28 --per-class 800 --no-flip --rotation 15 --shift 3 "
-            "--stretch 0.2 --epochs 20 --model-kwargs reconstruction=True decoder_width=512"
+            "--stretch 0.2 --reconstruction-weight 0.1 --epochs 20 --model-kwargs reconstruction=True decoder_width=512"
         },
         12,
         0.4,

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Shaped, UInt8
-from PIL import Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from capsella.data.cell_crop import cut_cell
-from capsella.data.framing import cropped_share, fit_image
+from capsella.data.framing import cropped_share, fit_image, in_srgb, to_grey_or_rgb
 from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.image_options import CellCut, Fit, Preprocessing, ValueRange
 
@@ -206,7 +205,7 @@ def open_image(file: Path | BytesIO) -> ImageData:
         if image.format == "PNG" and isinstance(level, int) and image.tile:
             image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(_raw_mode(image.tile[0]), 255)
         image.load()
-        upright = _to_grey_or_rgb(_in_srgb(ImageOps.exif_transpose(image)))
+        upright = to_grey_or_rgb(in_srgb(ImageOps.exif_transpose(image)))
         if image.format == "GIF":  # some programs write grey GIFs with a palette of colours
             upright = upright.convert("RGB")
         return ImageData(upright)
@@ -233,41 +232,6 @@ def _check_header(image: Image.Image) -> None:
     pages = getattr(image, "n_frames", 1) if image.format in ("TIFF", "PNG", "GIF", "WEBP") else 1
     if pages > 1:
         raise CapsellaError(f"it has {pages} pages or pictures; save each as a file of its own")
-
-
-def _in_srgb(image: Image.Image) -> Image.Image:
-    """Convert colours by the image's colour profile, as viewers and browsers do."""
-    profile = image.info.get("icc_profile")
-    if not profile or image.mode not in ("RGB", "RGBA", "P") or (transform := _srgb_transform(profile)) is None:
-        return image
-    image = image.convert("RGBA" if image.has_transparency_data else "RGB")
-    converted = ImageCms.applyTransform(image.convert("RGB"), transform)
-    assert converted is not None  # None is for transforms in place
-    if image.mode == "RGBA":
-        converted.putalpha(image.getchannel("A"))
-    return converted
-
-
-@lru_cache(maxsize=32)
-def _srgb_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
-    """Return the transform from a profile to sRGB; None for sRGB itself, and for a profile that cannot be used."""
-    try:
-        source, srgb = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.createProfile("sRGB")
-        transform = ImageCms.buildTransform(source, srgb, "RGB", "RGB")
-    except (ImageCms.PyCMSError, OSError, ValueError):
-        return None
-    levels = np.arange(0, 256, 51)
-    colours = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(36, 6, 3).astype(np.uint8)
-    converted = np.asarray(ImageCms.applyTransform(Image.fromarray(colours), transform))
-    return transform if np.abs(converted.astype(int) - colours).max() > 2 else None
-
-
-def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
-    mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
-    return image.convert(mode)
 
 
 def to_tensor(image: Image.Image, preprocessing: Preprocessing) -> UInt8[Tensor, "c h w"]:

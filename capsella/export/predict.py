@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageOps
 
-from capsella.data.framing import fit_image
+from capsella.data.framing import fit_image, in_srgb, to_grey_or_rgb
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
@@ -32,11 +32,8 @@ def read_image(path: str | Path, about: dict) -> np.ndarray:
             if image.format == "PNG" and isinstance(level, int) and image.tile:
                 image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(raw(image.tile[0])[0], 255)
             image.load()
-            image = in_srgb(ImageOps.exif_transpose(image))
-        mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-        if image.has_transparency_data:
-            image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image.convert("RGBA"))
-        image = image.convert(mode).convert({1: "L", 3: "RGB"}[about["input"]["channels"]])
+            image = to_grey_or_rgb(in_srgb(ImageOps.exif_transpose(image)))
+        image = image.convert({1: "L", 3: "RGB"}[about["input"]["channels"]])
     size = about["input"]["width"], about["input"]["height"]
     if image.size != size:
         image = fit_image(image, size[::-1], about["fit"])
@@ -88,25 +85,6 @@ def read_deep(content: bytes, value_range: list | None) -> Image.Image:
     refuse(((values < low) | (values > high)).mean() > 0.5, f"most values lie outside {low:g} to {high:g}")
     scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
     return Image.fromarray(np.rint(scaled.clip(0, 255)).astype(np.uint8))
-
-
-def in_srgb(image: Image.Image) -> Image.Image:
-    """Convert colours by the image's colour profile, unless it is nearly sRGB or cannot be used."""
-    if not image.info.get("icc_profile") or image.mode not in ("RGB", "RGBA", "P"):
-        return image
-    try:
-        profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
-        transform = ImageCms.buildTransform(profile, ImageCms.createProfile("sRGB"), "RGB", "RGB")
-    except (ImageCms.PyCMSError, OSError, ValueError):
-        return image
-    colours = np.stack(np.meshgrid(*3 * [np.arange(0, 256, 51)]), -1).reshape(36, 6, 3).astype(np.uint8)
-    changed = np.asarray(ImageCms.applyTransform(Image.fromarray(colours), transform))
-    if np.abs(changed.astype(int) - colours).max() <= 2:
-        return image
-    converted = ImageCms.applyTransform(image.convert("RGB"), transform)
-    if image.has_transparency_data:
-        converted.putalpha(image.convert("RGBA").getchannel("A"))
-    return converted
 
 
 class Network:
