@@ -14,7 +14,7 @@ from capsella.evaluation import Interval
 from capsella.evaluation.metrics import confusions
 from capsella.experiments.compare.options import VALIDATION
 from capsella.experiments.compare.results import Comparison
-from capsella.experiments.compare.words import percent, phrase, plan_lines, shortcut_lines
+from capsella.experiments.compare.words import percent, phrase, plan_lines, short_warnings, shortcut_lines
 from capsella.experiments.runner import format_duration
 from capsella.files import write_text
 from capsella.report.figures import confusion_figure, shorten
@@ -39,7 +39,7 @@ def write_report(found: Comparison) -> Path:
         title=f"Which network for {plan.splits.name}?",
         headline=headline,
         sentences=sentences,
-        warnings=[line.rstrip(".") for line in shortcut_lines(found.shortcuts)],
+        warnings=short_warnings(found.shortcuts),
         commands={}
         if decision.recommended is None
         else {"export it (predict takes it, too)": f"capsella export {plan.folder}"},
@@ -55,7 +55,7 @@ def write_report(found: Comparison) -> Path:
             for network in decision.networks
         ],
         best=[] if decision.recommended is None else [decision.recommended.title],
-        protocol=_protocol(found),
+        protocol=[*shortcut_lines(found.shortcuts), *_protocol(found)],
         facts=_facts(found),
         sections={section.name: section for section in every},
         pictures=pictures_of(every, plan.folder),

@@ -40,8 +40,24 @@ def phrase(found: Comparison) -> tuple[str, list[str]]:
 
 
 def shortcut_lines(shortcuts: Sequence[Shortcut]) -> list[str]:
-    """Return a warning for each cue that reveals the class without the object."""
-    return [_shortcut(shortcut) for shortcut in shortcuts if shortcut.is_found]
+    """Return a warning about the cues that reveal the class without the object, or nothing."""
+    found = [shortcut for shortcut in shortcuts if shortcut.is_found]
+    if not found:
+        return []
+    cues = " ".join(_shortcut(shortcut, is_first=shortcut is found[0]) for shortcut in found)
+    return [f"{cues} Networks may use this in place of the object. Check that the classes were imaged alike."]
+
+
+def short_warnings(shortcuts: Sequence[Shortcut]) -> list[str]:
+    """Return the cue of each shortcut in a few words, for the first screen of a phone."""
+    lines = []
+    for shortcut in shortcuts:
+        if shortcut.is_found:
+            names = list(shortcut.given_away)[:MOST_CLASSES]
+            given = f", and gives away {', '.join(names)}" if names else ""
+            right, guess = 100 * shortcut.accuracy.estimate, 100 * shortcut.guess
+            lines.append(f"The {shortcut.cue} alone is right for {right:.1f} % (guessing: {guess:.1f} %){given}")
+    return lines
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -182,17 +198,15 @@ def _limits(found: Comparison) -> str:
     return text + " How networks do on images of another day, patient or instrument was not tested."
 
 
-def _shortcut(shortcut: Shortcut) -> str:
+def _shortcut(shortcut: Shortcut, *, is_first: bool) -> str:
     accuracy = percent(shortcut.accuracy)
-    text = (
-        f"The {shortcut.cue} alone gives a balanced accuracy of {accuracy}, where guessing has "
-        f"{100 * shortcut.guess:.1f} %."
-    )
+    text = f"The {shortcut.cue} alone gives a balanced accuracy of {accuracy}"
+    text += f", where guessing has {100 * shortcut.guess:.1f} %." if is_first else "."
     names = [f"{name} (AUC {area:.2f})" for name, area in shortcut.given_away.items()]
     if names:
         more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
         text += f" It gives away {', '.join(names[:MOST_CLASSES])}{more}."
-    return f"{text} Networks may use it in place of the object. Check that the classes were imaged alike."
+    return text
 
 
 # On the screen
