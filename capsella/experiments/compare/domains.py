@@ -27,12 +27,13 @@ from capsella.data import (
     single_images,
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
-from capsella.evaluation import Groups, accuracy_interval, evaluate
+from capsella.evaluation import Groups, accuracy_interval, difference_interval, evaluate, points
 from capsella.experiments import Row, Runner, check_none_diverged
 from capsella.experiments.compare.decision import Correct
 from capsella.files import write_json
 from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
+from capsella.papers.table_types import with_test
 from capsella.training import ComputeOptions, Recipe, RunFolder, load_run
 from capsella.training.registry import get_recipe
 
@@ -43,8 +44,9 @@ class DomainOptions:
 
     domains: two or more folders, .npz files or named sources. recipes: what to train, for your own images. seeds:
     number of seeds. train_on: "others" trains on all domains except one and tests on that, "one" trains on each alone
-    and tests on every other; default: others for three or more. epochs: epochs of 1,503 images each, whatever the
-    domains have; default: the recipe's. The other fields are those of `DomainData`.
+    and tests on every other, and the name of a domain trains on that alone; default: others for three or more.
+    epochs: epochs of 1,503 images each, whatever the domains have; default: the recipe's. The other fields are those
+    of `DomainData`.
 
     Raises:
         ArgumentError: a field is outside its range.
@@ -53,7 +55,7 @@ class DomainOptions:
     domains: tuple[str, ...]
     recipes: tuple[str, ...] = ("images-efficient", "images-resnet")
     seeds: int = 3
-    train_on: Literal["one", "others"] | None = None
+    train_on: str | None = None
     epochs: int | None = None
     size: int = 64
     channels: Literal[1, 3] = 3
@@ -66,6 +68,8 @@ class DomainOptions:
     def __post_init__(self) -> None:
         different = len({Path(domain).resolve() for domain in self.domains}) == len(self.domains) > 1
         check_argument(different, "be two or more different ones", domains=self.domains)
+        choices = ("one", "others", *self.domains)
+        check_argument(self.train_on in (None, *choices), f"be one of {', '.join(choices)}", train_on=self.train_on)
         check_minimum(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
 
     @property
@@ -78,7 +82,10 @@ class DomainOptions:
     @property
     def trainings(self) -> list[tuple[str, ...]]:
         """The sets of domains that a network is trained on together."""
-        if (self.train_on or ("others" if len(self.domains) > 2 else "one")) == "one":
+        how = self.train_on or ("others" if len(self.domains) > 2 else "one")
+        if how in self.domains:
+            return [(how,)]
+        if how == "one":
             return [(domain,) for domain in self.domains]
         return [tuple(domain for domain in self.domains if domain != left_out) for left_out in self.domains]
 
@@ -93,7 +100,8 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
     """Train what is missing, test, write domains.json and return its results: one per network and domain left out.
 
     A result has the accuracy and balanced accuracy on that domain, and the accuracy on the test images of the domains
-    that the network was trained on, each with its 95 % interval, and the error of each seed in per cent.
+    that the network was trained on, each with its 95 % interval, and the error of each seed in per cent. `gain` is the
+    gain in accuracy of the first recipe over this one, with its interval and p-value.
 
     Raises:
         CapsellaError: the domains have fewer than two common classes, cannot be read, have changed since a run, or
@@ -110,7 +118,8 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
     seeds = range(options.seeds)
     trained = Runner(options.out, console, ComputeOptions(accelerator=options.accelerator)).results(rows, seeds)
     check_none_diverged(trained, seeds, options.out)
-    results = []
+    results: list[dict[str, Any]] = []
+    first: dict[tuple[tuple[str, ...], str], Correct] = {}  # which images the first recipe classifies correctly
     for row, (name, trained_on) in zip(rows, plan, strict=True):
         folders = [row.folder(options.out, seed) for seed in seeds]
         splits = load_data(row.recipe.data)
@@ -122,6 +131,8 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
             images = by_crop[crops[name]][domain].images
             correct, groups = _correct(folders, f"on-{options.slug(domain)}", images), _groups(images)
             accuracy = accuracy_interval(correct, groups)
+            of_first = first.setdefault((trained_on, domain), correct)
+            gain = None if of_first is correct else difference_interval(of_first, correct, groups)
             results.append(
                 {
                     "recipe": name,
@@ -133,6 +144,7 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
                     "accuracy": accuracy.to_dict(),
                     "balanced_accuracy": accuracy_interval(correct, groups, labels=images.labels.numpy()).to_dict(),
                     "in_domain_accuracy": in_domain.to_dict(),
+                    "gain": with_test(gain),
                 }
             )
     write_json(options.out / "domains.json", {"classes": classes, "results": results})
@@ -211,6 +223,15 @@ def domain_table(results: Sequence[Mapping[str, Any]]) -> Table:
         numbers = [_percent(result[name]) for name in ("in_domain_accuracy", "accuracy", "balanced_accuracy")]
         table.add_row(*map(Text, [*names, result["recipe"], *numbers]))
     return table
+
+
+def domain_gains(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each domain and each recipe but the first, which it is compared with."""
+    lines, name = [], results[0]["recipe"]
+    for result in [result for result in results if result["gain"] is not None]:
+        gain, low, high = (points(result["gain"][bound]) for bound in ("estimate", "low", "high"))
+        lines.append(f"{result['tested_on']}: {name} over {result['recipe']} {gain} points ({low} to {high})")
+    return lines
 
 
 def _percent(interval: Mapping[str, float]) -> str:

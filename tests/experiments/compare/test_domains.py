@@ -12,6 +12,7 @@ from rich.console import Console
 
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.experiments.compare import DomainOptions, compare_domains
+from capsella.experiments.compare.domains import domain_gains
 from capsella.training import load_run
 
 CLASSES = ("columns", "rows")
@@ -61,6 +62,22 @@ def test_each_is_left_out_once(found, options, places):
     assert "rings (16)" in said  # a class that the others do not have
     run = load_run(options.out / "images-resnet-lab0+lab1-seed1")
     assert (run.model.classes, run.recipe.balance, run.recipe.epoch_images) == (CLASSES, "sampling", 64)
+
+
+@pytest.mark.usefixtures("few_images")
+def test_trained_on_a_named_domain_recipes_are_compared(options, places, tmp_path):
+    recipes = ("images-resnet", "images-efficient")
+    alone = replace(options, recipes=recipes, train_on=places[1], seeds=1, out=tmp_path / "out")
+    results = compare_domains(alone, Console(quiet=True))
+    assert {tuple(one["trained_on"]) for one in results} == {(places[1],)}
+    resnet, efficient = ([one for one in results if one["recipe"] == name] for name in recipes)
+    for first, second in zip(resnet, efficient, strict=True):
+        apart = first["accuracy"]["estimate"] - second["accuracy"]["estimate"]
+        assert (first["gain"], second["gain"]["estimate"]) == (None, pytest.approx(apart))
+        assert second["gain"]["low"] <= apart <= second["gain"]["high"]
+    assert [line.partition(":")[0] for line in domain_gains(results)] == [places[0], places[2]]
+    with pytest.raises(ArgumentError, match="train_on"):
+        replace(options, train_on="lab9")
 
 
 def test_the_numbers_are_those_of_the_networks(found, options):
