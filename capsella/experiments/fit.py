@@ -280,10 +280,10 @@ class CorrectnessTable(NamedTuple):
         """Return the correctness of each image from the test results of several seeds.
 
         Raises:
-            ValueError: the results have different numbers of images, or other groups.
+            ValueError: the results have different numbers of images.
         """
         correct = np.stack([unpack_correct(test) for test in tests])
-        return cls(correct, _common([_unpack_groups(test["groups"]) for test in tests if "groups" in test]))
+        return cls(correct, _unpack_groups(tests[0]["groups"]) if "groups" in tests[0] else None)
 
     def difference_from(
         self,
@@ -295,19 +295,11 @@ class CorrectnessTable(NamedTuple):
         """Return the difference of accuracies (self − other) on the same images (see `difference_interval`).
 
         Raises:
-            ValueError: other images, or other groups.
+            ValueError: another number of images.
         """
-        groups = _common([table.groups for table in (self, other) if table.groups is not None])
         return difference_interval(
-            self.correct, other.correct, groups, paired_seeds=paired_seeds, seed_variance=seed_variance
+            self.correct, other.correct, self.groups, paired_seeds=paired_seeds, seed_variance=seed_variance
         )
-
-
-def _common(groups: Sequence[Groups]) -> Groups | None:
-    """Return the groups that all results have; None if none has any."""
-    if any(not np.array_equal(groups[0], others) for others in groups[1:]):
-        raise ValueError("groups: must be the same for all results of a test")
-    return groups[0] if groups else None
 
 
 def unpack_correct(test: Mapping[str, Any]) -> Bool[np.ndarray, " images"]:

@@ -118,11 +118,10 @@ def finish(run: Run, console: Console) -> FittedRun:
     if evaluation is None:
         return fitted
     summary = RunFolder(run.folder).read("summary")
-    low, high = evaluation.error_interval
     _print_warnings(evaluation, console)
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
-        f"95 % interval {low:.2f} to {high:.2f}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
+        f"95 % interval {_format(evaluation.error_interval)}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
         f"kept    epoch {summary['best']['epoch']} of {summary['epochs']}\n"
         f"run     {escape(str(run.folder))}\nreport  {escape(str(fitted.report))}",
         soft_wrap=True,
@@ -137,12 +136,12 @@ def resume_run(folder: Path, changes: Mapping[str, Any], console: Console) -> Fi
         CapsellaError: the folder holds no run; or as for `resume`.
     """
     files = RunFolder(folder)
-    before = files.read_compute() if (folder / "config.json").exists() else ComputeOptions()
+    compute = replace(files.read_compute(), **changes)
     if files.is_final:
         console.print(f"{folder} learns from all images, so it is not tested", soft_wrap=True, markup=False)
     elif files.is_trained:
         console.print(f"{folder} is already trained; testing it again", soft_wrap=True, markup=False)
-    return finish(resume(folder, compute=replace(before, **changes), console=console), console)
+    return finish(resume(folder, compute=compute, console=console), console)
 
 
 def _print_warnings(evaluation: Evaluation, console: Console) -> None:

@@ -31,23 +31,22 @@ from capsella.training.config import SEED_BITS
 AnyRow = TypeVar("AnyRow", bound="Row")
 Results = dict[str, list[dict[str, Any]]]  # contents of result.json by row slug, in seed order
 BUSY_SECONDS = 60.0  # a dying worker may still hold the lock of its run folder
-ESTIMATE_WEIGHT = 0.1  # weight of the estimates, as a fraction of all runs: a short first run says little
 
 
 @dataclass
 class Stopwatch:
     """Count runs, and predict the time left from the seconds of finished ones.
 
-    Runs with the same `cost`, a name, are expected to take equally long. estimates: seconds per run by cost, before the
-    first run; finished runs correct them. left: planned runs by cost. taken: seconds of finished runs by cost.
+    Runs with the same `cost`, a name, are expected to take equally long. estimates: seconds per run by cost, until one
+    is finished. left: planned runs by cost. taken: seconds of finished runs by cost.
 
     >>> stopwatch = Stopwatch()
     >>> stopwatch.plan(["a", "a", "a", "b"])
     >>> stopwatch.finish("a", 14.0)
     >>> stopwatch.seconds_left()
     42.0
-    >>> stopwatch.line("the last a", "a", 0.5)
-    'run 2 of 4: the last a; about 35 s left'
+    >>> stopwatch.line("the second a")
+    'run 2 of 4: the second a; about 42 s left'
     """
 
     estimates: Mapping[str, float] = field(default_factory=dict)
@@ -71,35 +70,23 @@ class Stopwatch:
         """The number of the next run among all, e.g. "run 2 of 4"."""
         return f"run {self.done + 1} of {self.done + self.left.total()}"
 
-    def seconds_left(self, begun: str = "", progress: float = 0.0) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return the seconds that all planned runs will take; None if nothing is known.
 
-        Costs have their measured means, or their estimates, corrected by the pace of finished runs. A cost with neither
-        counts as the mean of the others. begun, progress: the cost of a run that was started, and the fraction of it
-        that is done.
+        Costs have their measured means, or their estimates. A cost with neither counts as the mean of the others.
         """
-        by_cost = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
-        by_cost |= {cost: self._pace() * seconds for cost, seconds in self.estimates.items() if cost not in by_cost}
+        measured = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
+        by_cost = {**self.estimates, **measured}
         if not by_cost:
             return None
         mean = sum(by_cost.values()) / len(by_cost)
-        left = {cost: float(number) for cost, number in self.left.items()}
-        left[begun] = left.get(begun, progress) - progress
-        return sum(number * by_cost.get(cost, mean) for cost, number in left.items())
+        return sum(number * by_cost.get(cost, mean) for cost, number in self.left.items())
 
-    def line(self, label: str, begun: str = "", progress: float = 0.0) -> str:
+    def line(self, label: str) -> str:
         """Return the line that announces a run: its number, its label and the time left."""
-        seconds = self.seconds_left(begun, progress)
+        seconds = self.seconds_left()
         left = "" if seconds is None else f"; about {format_duration(seconds)} left"
         return f"{self.position}: {label}{left}"
-
-    def _pace(self) -> float:
-        """Return the factor by which finished runs took longer than estimated."""
-        estimated = sum(len(seconds) * self.estimates.get(cost, 0.0) for cost, seconds in self.taken.items())
-        measured = sum(sum(seconds) for cost, seconds in self.taken.items() if cost in self.estimates)
-        whole = estimated + sum(number * self.estimates.get(cost, 0.0) for cost, number in self.left.items())
-        weight = ESTIMATE_WEIGHT * whole
-        return (measured + weight) / (estimated + weight) if whole else 1.0
 
 
 def format_duration(seconds: float) -> str:
@@ -190,30 +177,29 @@ def run_tasks(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch | No
     stopwatch, place = stopwatch or Stopwatch(), ray_cluster.current_cluster()
     stopwatch.plan(task.cost for task in tasks)
     finished = [task for task in tasks if task.is_finished]
-    if len(finished) < len(tasks):
+    done = {task.folder for task in finished}
+    left = [task for task in tasks if task.folder not in done]
+    if left:
         check_images_unchanged(finished)
     for task in finished:
         task.files.check_recipe(task.recipe)
         stopwatch.finish(task.cost, task.files.read("summary")["seconds"] if task.files.is_trained else None)
         task.files.checkpoint.unlink(missing_ok=True)  # left by a call that ended just before deleting it
     yield from finished
-    done = {task.folder for task in finished}
-    left = [task for task in tasks if task.folder not in done]
-    for task, seconds in _here(left, console, stopwatch) if place is None else _on_ray(place, left, console, stopwatch):
-        stopwatch.finish(task.cost, None if task.files.has_diverged else seconds)
+    began = time.monotonic()
+    for task in _here(left, console, stopwatch) if place is None else _on_ray(place, left, console, stopwatch):
+        stopwatch.finish(task.cost, None if task.files.has_diverged else time.monotonic() - began)
         task.files.checkpoint.unlink(missing_ok=True)  # large, and nothing is left to resume
         yield task
+        began = time.monotonic()
 
 
-def _here(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch) -> Iterator[tuple[Task, float | None]]:
-    """Yield each task with its seconds; None for a run resumed from a checkpoint, whose time is not that of a run."""
+def _here(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch) -> Iterator[Task]:
     data, splits = None, None  # of the last task: the next one often has the same data
     for task in tasks:
-        began, is_rest = time.monotonic(), task.files.checkpoint.exists()
-        progress = task.files.progress(task.recipe.epochs)
         if task.recipe.data != data:
             data, splits = task.recipe.data, None
-        line = stopwatch.line(task.label, task.cost, progress)
+        began, line = time.monotonic(), stopwatch.line(task.label)
         if not task.is_quiet:
             console.print(line, soft_wrap=True, markup=False)
         with console.status(Text(line)) if task.is_quiet else nullcontext():
@@ -223,21 +209,12 @@ def _here(tasks: Sequence[Task], console: Console, stopwatch: Stopwatch) -> Iter
             error = "diverged" if task.files.has_diverged else error
             line = f"{stopwatch.position}: {task.label}: {error}, {format_duration(time.monotonic() - began)}"
             console.print(line, soft_wrap=True, markup=False)
-        yield task, None if is_rest else time.monotonic() - began
-
-
-class _Answer(NamedTuple):
-    """A worker's output, its error, if any, its seconds, and whether it resumed a run from a checkpoint (`is_rest`)."""
-
-    text: str
-    error: Exception | None
-    seconds: float
-    is_rest: bool
+        yield task
 
 
 def _on_ray(
     place: ray_cluster.ClusterOptions, tasks: Sequence[Task], console: Console, stopwatch: Stopwatch
-) -> Iterator[tuple[Task, float | None]]:
+) -> Iterator[Task]:
     import ray
 
     waiting: dict[Any, Task] = {}
@@ -254,32 +231,33 @@ def _on_ray(
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
             task = waiting.pop(ready)
             try:
-                answer: _Answer = ray.get(ready)
+                printed, failure = ray.get(ready)
             except ray_cluster.ray_errors() as error:
                 raise ray_cluster.worker_error(task.label, error) from error
-            console.print(f"{stopwatch.position}: {task.label}, {format_duration(answer.seconds)}", markup=False)
-            console.print(answer.text, end="", markup=False, highlight=False, soft_wrap=True)
-            if answer.error is not None:
-                raise answer.error
-            yield task, None if answer.is_rest else answer.seconds
+            console.print(f"{stopwatch.position}: {task.label}", markup=False)
+            console.print(printed, end="", markup=False, highlight=False, soft_wrap=True)
+            if failure is not None:
+                raise failure
+            yield task
     finally:
         for ready in waiting:
             ray.cancel(ready, force=True)
 
 
-def _compute_in_worker(environment: ray_cluster.WorkerEnvironment, task: Task, width: int) -> _Answer:
-    text, began = io.StringIO(), time.monotonic()
+def _compute_in_worker(
+    environment: ray_cluster.WorkerEnvironment, task: Task, width: int
+) -> tuple[str, Exception | None]:
+    """Compute a task; return what it printed, and its error, if any."""
+    text, failure = io.StringIO(), None
     console = Console(file=text, width=width)
-    error, is_rest = None, False
     with warnings.catch_warnings():
         warnings.showwarning = partial(_print_warning, console)
         try:
             environment.apply()
-            is_rest = task.files.checkpoint.exists()
             _run_when_free(task, console)
-        except (CapsellaError, ValueError, OSError) as raised:
-            error = raised
-    return _Answer(text.getvalue(), error, time.monotonic() - began, is_rest)
+        except (CapsellaError, ValueError, OSError) as error:
+            failure = error
+    return text.getvalue(), failure
 
 
 def _run_when_free(task: Task, console: Console) -> None:

@@ -115,13 +115,6 @@ class RunFolder:
         if self.is_final:
             raise CapsellaError(f"{self.path} was trained on all images, so none is left to test it on")
 
-    def progress(self, epochs: int) -> float:
-        """Return the fraction of `epochs` that is complete."""
-        if self.is_trained:
-            return 1.0
-        has_begun = self.metrics.exists() and self.checkpoint.exists()
-        return min(1.0, len(self.read_metrics()["epoch"]) / epochs) if has_begun else 0.0
-
     def lock(self, compute: ComputeOptions) -> AbstractContextManager[None]:
         """Lock the folder against other trainings; in a distributed training, only the first process takes the lock.
 
