@@ -85,20 +85,8 @@ def _compare_domains(command: Compare) -> None:
     for field in fields(options):
         if field.name not in FOR_BOTH:
             _check_default(options, field, "several domains")
-    settings = DomainOptions(
-        command.images,
-        recipes=command.recipes,
-        seeds=options.seeds or 3,
-        train_on=command.train_on,
-        epochs=command.epochs,
-        size=options.size or 64,
-        channels=options.channels or 3,
-        classes=options.classes,
-        group=options.group,
-        skip_broken=options.skip_broken,
-        accelerator=options.accelerator,
-        out=options.out or DomainOptions.out,
-    )
+    given = {name: value for name in FOR_BOTH if (value := getattr(options, name)) is not None}
+    settings = DomainOptions(command.images, **{name: getattr(command, name) for name in FOR_DOMAINS}, **given)
     with ray_session(command.cluster):
         results = compare_domains(settings, console())
     show(domain_table(results), *domain_gains(results))

@@ -121,7 +121,8 @@ def finish(run: Run, console: Console) -> FittedRun:
     _print_warnings(evaluation, console)
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
-        f"95 % interval {_format(evaluation.error_interval)}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
+        f"95 % interval {_format(evaluation.error_interval)}), balanced accuracy "
+        f"[bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
         f"kept    epoch {summary['best']['epoch']} of {summary['epochs']}\n"
         f"run     {escape(str(run.folder))}\nreport  {escape(str(fitted.report))}",
         soft_wrap=True,

@@ -11,7 +11,7 @@ from capsella.data import Splits
 from capsella.errors import ArgumentError, CapsellaError, unknown_name, warn_once
 from capsella.experiments.compare.options import ComparisonOptions
 from capsella.models import CapsuleClassifier, ImageClassifier, list_models
-from capsella.models.backbones import Backbone
+from capsella.models.backbones import Backbone, efficientnet
 from capsella.models.base import shipped_parameters
 from capsella.papers.own_images import FEW_IMAGES, SIDES, recipe_for, usual_epochs
 from capsella.training import Recipe
@@ -116,24 +116,19 @@ def make_contenders(
     """
     contenders = []
     for name in names:
-        if name == PRETRAINED and name not in options.networks and not _has_backbone(options.backbone, splits):
-            continue
-        contenders.append(_contender(name, options, splits, side, balance, precision))
+        by_default = name == PRETRAINED and name not in options.networks and options.backbone == efficientnet.NAME
+        if not by_default or _has_weights():
+            contenders.append(_contender(name, options, splits, side, balance, precision))
     if len(contenders) < 2:
         raise ArgumentError("networks", "be at least two to compare", tuple(names))
     return contenders
 
 
-def _has_backbone(backbone: str, splits: Splits) -> bool:
-    """Return whether the default pretrained network is available; if not, warn how to install it."""
+def _has_weights() -> bool:
+    """Return whether the package with ImageNet weights is installed; if not, warn how to install it."""
     try:
-        with torch.device("cpu"):
-            from capsella.models.backbones import find_backbone
-
-            find_backbone(backbone, splits.image_size, splits.channels)
-    except CapsellaError as error:
-        if "capsella[pretrained]" not in str(error):
-            raise
+        efficientnet.weights_file()
+    except CapsellaError:
         warn_once("no pretrained network", WITHOUT_PACKAGE)
         return False
     return True

@@ -8,13 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from capsella.errors import CapsellaError, check_argument
-from capsella.evaluation import (
-    Groups,
-    Interval,
-    accuracy_interval,
-    difference_interval,
-)
+from capsella.errors import CapsellaError
+from capsella.evaluation import Groups, Interval, accuracy_interval, difference_interval
 from capsella.evaluation.statistics import FoldNumbers
 from capsella.experiments.compare.contenders import FAMILIES, Family
 from capsella.experiments.compare.plan import Measure
@@ -39,9 +34,6 @@ class TestSetting:
     limit: float
     groups: Groups | None = None
     folds: FoldNumbers | None = None
-
-    def __post_init__(self) -> None:
-        check_argument(self.limit > 0, "be above 0 milliseconds", limit=self.limit)
 
     @property
     def majority(self) -> int:

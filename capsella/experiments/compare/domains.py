@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,17 +23,15 @@ from capsella.data import (
     copies_among,
     load_data,
     read_domain,
-    single_images,
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
-from capsella.evaluation import Groups, accuracy_interval, difference_interval, evaluate, points
-from capsella.experiments import Row, Runner, check_none_diverged
-from capsella.experiments.compare.decision import Correct
+from capsella.evaluation import accuracy_interval, points
+from capsella.experiments import CorrectnessTable, Row, Runner, check_none_diverged, reevaluate
 from capsella.files import write_json
 from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.papers.table_types import with_test
-from capsella.training import ComputeOptions, Recipe, RunFolder, load_run
+from capsella.training import ComputeOptions, Recipe, RunFolder
 from capsella.training.registry import get_recipe
 
 
@@ -119,20 +116,18 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
     trained = Runner(options.out, console, ComputeOptions(accelerator=options.accelerator)).results(rows, seeds)
     check_none_diverged(trained, seeds, options.out)
     results: list[dict[str, Any]] = []
-    first: dict[tuple[tuple[str, ...], str], Correct] = {}  # which images the first recipe classifies correctly
+    first: dict[tuple[tuple[str, ...], str], CorrectnessTable] = {}  # of the first recipe
     for row, (name, trained_on) in zip(rows, plan, strict=True):
         folders = [row.folder(options.out, seed) for seed in seeds]
         splits = load_data(row.recipe.data)
         for folder in folders:
             RunFolder(folder).check_images(splits)
-        own = single_images(splits.test, "comparisons of domains")
-        in_domain = accuracy_interval(_correct(folders, "in-domain", own), _groups(own))
+        own = CorrectnessTable.from_tests([run["test"] for run in trained[row.slug]])
         for domain in [domain for domain in options.domains if domain not in trained_on]:
             images = by_crop[crops[name]][domain].images
-            correct, groups = _correct(folders, f"on-{options.slug(domain)}", images), _groups(images)
-            accuracy = accuracy_interval(correct, groups)
-            of_first = first.setdefault((trained_on, domain), correct)
-            gain = None if of_first is correct else difference_interval(of_first, correct, groups)
+            table = _test_on(images, f"on-{options.slug(domain)}", folders)
+            of_first = first.setdefault((trained_on, domain), table)
+            accuracy = accuracy_interval(*table)
             results.append(
                 {
                     "recipe": name,
@@ -140,11 +135,11 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
                     "tested_on": domain,
                     "images": len(images),
                     "error_percent": 100 - 100 * accuracy.estimate,
-                    "error_percent_by_seed": [100 * float(1 - seed.mean()) for seed in correct],
+                    "error_percent_by_seed": [100 * float(1 - seed.mean()) for seed in table.correct],
                     "accuracy": accuracy.to_dict(),
-                    "balanced_accuracy": accuracy_interval(correct, groups, labels=images.labels.numpy()).to_dict(),
-                    "in_domain_accuracy": in_domain.to_dict(),
-                    "gain": with_test(gain),
+                    "balanced_accuracy": accuracy_interval(*table, labels=images.labels.numpy()).to_dict(),
+                    "in_domain_accuracy": accuracy_interval(*own).to_dict(),
+                    "gain": None if of_first is table else with_test(of_first.difference_from(table)),
                 }
             )
     write_json(options.out / "domains.json", {"classes": classes, "results": results})
@@ -193,22 +188,12 @@ def _row(options: DomainOptions, name: str, trained_on: tuple[str, ...], classes
     return Row(slug=f"{name}-{where}", recipe_name=name, recipe=recipe, cost=name)
 
 
-def _groups(images: ImageSet) -> Groups | None:
-    return None if images.group is None else images.group.numpy()
-
-
-def _correct(folders: Sequence[Path], name: str, images: ImageSet) -> Correct:
-    """Return which images each run classifies correctly; the results are cached in NAME.json in the run folder."""
-    pixels = hashlib.sha256(images.images.numpy().tobytes()).hexdigest()
-    shown, rows = {"labels": images.labels.tolist(), "pixels": pixels}, []
-    for folder in folders:
-        files = RunFolder(folder)
-        known = files.read(name) if (folder / f"{name}.json").exists() else {}
-        if {key: known.get(key) for key in shown} != shown:  # the user's own images may have changed
-            known = {**shown, "correct": evaluate(load_run(folder).model, images).correct.int().tolist()}
-            files.write(name, known)
-        rows.append(known["correct"])
-    return np.array(rows, bool)
+def _test_on(images: ImageSet, name: str, folders: Sequence[Path]) -> CorrectnessTable:
+    """Test runs on another domain's images; the names of the cached results tell changed images apart."""
+    content = hashlib.sha256(images.images.numpy().tobytes() + images.labels.numpy().tobytes()).hexdigest()[:8]
+    return CorrectnessTable.from_tests(
+        [reevaluate(folder, f"{name}-{content}", lambda: (name, images)) for folder in folders]
+    )
 
 
 def domain_table(results: Sequence[Mapping[str, Any]]) -> Table:

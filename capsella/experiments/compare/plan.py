@@ -40,7 +40,7 @@ from capsella.files import read_json, write_json
 from capsella.models.inference import inference
 from capsella.training import ComputeOptions
 from capsella.training.balance import choose_balance
-from capsella.training.config import Balance, ResolvedPrecision
+from capsella.training.config import Balance
 from capsella.training.logistic_regression import MOST_CV_IMAGES
 from capsella.training.loop import time_steps
 from capsella.training.resolve import choose_precision
@@ -113,14 +113,10 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the images, and on what the time is too short for."""
-        short = {
-            "no learning curve": self.options.curve and not self.has_curve,
-            f"{pluralize(self.seed_count, 'seed')} instead of {SEEDS}": self.options.seeds is None
-            and not self.is_crossvalidated
-            and self.seed_count < SEEDS,
-        }
-        reason = f"{self.options.minutes:g} minutes are too short"
-        return *self.splits.notes, *(f"{what}: {reason}" for what, is_short in short.items() if is_short)
+        short = ["no learning curve"] if self.options.curve and not self.has_curve else []
+        if self.options.seeds is None and not self.is_crossvalidated and self.seed_count < SEEDS:
+            short.append(f"{pluralize(self.seed_count, 'seed')} instead of {SEEDS}")
+        return *self.splits.notes, *(f"{what}: {self.options.minutes:g} minutes are too short" for what in short)
 
     def seeds(self, contender: Contender) -> tuple[int, ...]:
         """Return the seeds of a network on each fold; a logistic regression does not depend on the seed."""
@@ -240,35 +236,26 @@ def make_plan(options: ComparisonOptions) -> Plan:
         CapsellaError: images that cannot be read or split; another comparison is in the folder; the images changed.
     """
     options.data.check_outside(options.output)
-    begun = None if options.dry_run else _begun_with(options)
+    begun = {} if options.dry_run else _begun_with(options)
     started = time.monotonic()
     data, side = _sized(options)
     folds = tuple(_folds(options, data))
-    loading = time.monotonic() - started
+    loading = 2 * (time.monotonic() - started)
     splits = folds[0].splits
-    if begun is None:
-        balance: Balance = choose_balance(splits.train.counts())[0]
-        precision: ResolvedPrecision = (
-            choose_precision(options.accelerator)[0] if options.precision == "auto" else options.precision
-        )
-        names = network_names(options.networks)
-    elif begun.get("images") != _digests(folds):
+    if begun and begun["images"] != _digests(folds):
         raise CapsellaError("the images have changed since this comparison began; choose another --out")
-    else:
-        names, balance, precision = begun["networks"], begun["balance"], begun["precision"]
+    names = begun.get("networks") or network_names(options.networks)
+    balance: Balance = begun.get("balance") or choose_balance(splits.train.counts())[0]
+    precision = begun.get("precision") or options.precision
+    if precision == "auto":
+        precision = choose_precision(options.accelerator)[0]
     contenders = tuple(make_contenders(names, options, splits, side, balance, precision))
-    seeds = options.seeds or (SEEDS if len(folds) == 1 else 1)
-    plan = Plan(options, folds, contenders, {}, {}, 2 * loading, seeds, options.curve)
-    if begun is not None:
+    seeds = options.seeds or begun.get("seed_count") or (SEEDS if len(folds) == 1 else 1)
+    plan = Plan(options, folds, contenders, {}, {}, loading, seeds, options.curve)
+    if begun:
         costs = {name: Cost(*cost) for name, cost in begun["costs"].items()}
-        return replace(
-            plan,
-            costs=costs,
-            fractions=begun["fractions"],
-            loading=begun["loading"],
-            seed_count=options.seeds or begun["seed_count"],
-            has_curve=begun["has_curve"],
-        )
+        kept = {name: begun[name] for name in ("fractions", "loading", "has_curve")}
+        return replace(plan, costs=costs, **kept)
     plan = replace(plan, costs={each.name: _measure(each, plan) for each in contenders})
     return _within_time(plan)
 
@@ -307,14 +294,14 @@ def _digests(folds: Sequence[Fold]) -> list[dict[str, str]]:
     return [fold.splits.digests(test=True) for fold in folds]
 
 
-def _begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
-    """Return the contents of plan.json, or None if the comparison was not started."""
+def _begun_with(options: ComparisonOptions) -> dict[str, Any]:
+    """Return the contents of plan.json; empty if the comparison was not started."""
     path = options.output / "plan.json"
     if not path.exists():
-        return None
+        return {}
     plan: dict[str, Any] = read_json(path)
-    needed = {"options", "images", "networks", "costs", "fractions", "loading", "seed_count", "has_curve"}
-    if missing := (needed | {"balance", "precision"}).difference(plan):
+    needed = {"options", "images", "networks", "costs", "fractions", "loading", "seed_count", "has_curve", "balance"}
+    if missing := {*needed, "precision"}.difference(plan):
         raise CapsellaError(f"{path} is damaged: it has no {', '.join(sorted(missing))}; choose another --out")
     before, now = plan["options"], options.to_dict()
     seeds = before.get("seeds"), now["seeds"]
@@ -396,10 +383,10 @@ def _with_share(fold: Fold, share: float) -> SplitTable:
 
 def _with_all(fold: Fold) -> SplitTable:
     """Return the table that also trains on the test images, but for one or its group: a split needs a test image."""
-    test, keys = single_images(fold.splits.test, "comparisons"), list(fold.table.rows)
+    test = single_images(fold.splits.test, "comparisons")
     groups = np.arange(len(test)) if test.group is None else test.group.numpy()
     names, sizes = np.unique(groups, return_counts=True)
-    tested = [key for key in keys if fold.table.rows[key].split == "test"]
+    tested = [key for key, row in fold.table.rows.items() if row.split == "test"]
     moved = {key for key, group in zip(tested, groups, strict=True) if group != names[sizes.argmin()]}
     rows = {key: row._replace(split="train") if key in moved else row for key, row in fold.table.rows.items()}
     return fold.table._replace(rows=rows)

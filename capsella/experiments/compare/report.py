@@ -14,7 +14,7 @@ from capsella.evaluation import Interval
 from capsella.evaluation.metrics import confusions
 from capsella.experiments.compare.options import VALIDATION
 from capsella.experiments.compare.results import Comparison
-from capsella.experiments.compare.words import percent, phrase, plan_lines, short_warnings, shortcut_lines
+from capsella.experiments.compare.words import network_cells, phrase, plan_lines, short_warnings, shortcut_lines
 from capsella.experiments.runner import format_duration
 from capsella.files import write_text
 from capsella.report.figures import confusion_figure, shorten
@@ -30,7 +30,7 @@ def write_report(found: Comparison) -> Path:
     Raises:
         CapsellaError: no space on the disk.
     """
-    plan, setting, decision = found.plan, found.setting, found.decision
+    plan, decision = found.plan, found.decision
     headline, sentences = phrase(found)
     every = [_forest(found), _confusion(found), _mistakes(found), _curve(found), _labels(found)]
     page = render_page(
@@ -45,13 +45,7 @@ def write_report(found: Comparison) -> Path:
         else {"export it (predict takes it, too)": f"capsella export {plan.folder}"},
         heads=("network", "accuracy", "balanced accuracy", "ms per image", "parameters"),
         rows=[
-            (
-                network.title,
-                percent(setting.accuracy(network.correct)),
-                percent(setting.balanced_accuracy(network.correct)),
-                f"{network.latency[0]:.1f}",
-                f"{network.parameters / 1e6:.2f} million",
-            )
+            (*network_cells(decision, network), f"{network.parameters / 1e6:.2f} million")
             for network in decision.networks
         ],
         best=[] if decision.recommended is None else [decision.recommended.title],

@@ -228,14 +228,13 @@ def _gather(plan: Plan, rows: Mapping[Key, Row], shortcuts: Sequence[Shortcut]) 
 
 def _groups(parts: Sequence[TestPredictions]) -> Groups | None:
     """Return the group of each image, with groups of different folds kept apart; None if unknown or a single one."""
-    pairs = [
-        (fold, group)
-        for fold, part in enumerate(parts)
-        for group in (np.full(len(part.files), -1) if part.groups is None else part.groups).tolist()
-    ]
-    if any(part.groups is None for part in parts) or len(set(pairs)) < 2:
+    groups = [part.groups for part in parts if part.groups is not None]
+    if len(groups) < len(parts):
         return None
-    return np.unique(np.array(pairs), axis=0, return_inverse=True)[1].reshape(-1)
+    folds = np.repeat(range(len(parts)), [len(of_fold) for of_fold in groups])
+    pairs = np.stack([folds, np.concatenate(groups)])
+    apart = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+    return apart if apart.any() else None
 
 
 def _curve(

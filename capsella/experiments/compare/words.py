@@ -123,6 +123,13 @@ def percent(interval: Interval) -> str:
     return f"{estimate:.1f} % ({low:.1f} to {high:.1f})"
 
 
+def network_cells(decision: Decision, network: NetworkResult) -> list[str]:
+    """Return a network's title, accuracy, balanced accuracy and milliseconds per image."""
+    setting = decision.setting
+    shares = [percent(setting.accuracy(network.correct)), percent(setting.balanced_accuracy(network.correct))]
+    return [network.title, *shares, f"{network.latency[0]:.1f}"]
+
+
 def _accuracy(found: Comparison) -> str:
     decision, setting, network = found.decision, found.setting, found.decision.leader
     accuracy, balanced = (percent(f(network.correct)) for f in (setting.accuracy, setting.balanced_accuracy))
@@ -238,14 +245,13 @@ def plan_summary(plan: Plan) -> Group:
 
 def result_summary(found: Comparison) -> Group:
     """Return the table of all networks, and the decision last."""
-    setting, decision = found.setting, found.decision
+    decision = found.decision
     table = Table("network", pad_edge=False, box=None)
     for head in ("accuracy", "balanced accuracy", "ms"):
         table.add_column(head, justify="right")
     for network in decision.networks:
-        shown = [percent(setting.accuracy(network.correct)), percent(setting.balanced_accuracy(network.correct))]
-        title = Text(network.title, style="bold" if network is decision.recommended else "")
-        table.add_row(title, *shown, f"{network.latency[0]:.1f}")
+        title, *shown = network_cells(decision, network)
+        table.add_row(Text(title, style="bold" if network is decision.recommended else ""), *shown)
     headline, sentences = phrase(found)
     lines = [headline, *sentences]
     if decision.recommended is not None:

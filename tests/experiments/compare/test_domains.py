@@ -82,10 +82,12 @@ def test_trained_on_a_named_domain_recipes_are_compared(options, places, tmp_pat
 
 def test_the_numbers_are_those_of_the_networks(found, options):
     one = next(one for one in found[0] if one["tested_on"].endswith("lab2"))
-    hits = [json.loads((options.out / f"images-resnet-lab0+lab1-seed{k}" / "on-lab2.json").read_text()) for k in (0, 1)]
-    errors = [100 * (1 - np.mean(seed["correct"])) for seed in hits]
+    runs = [options.out / f"images-resnet-lab0+lab1-seed{k}" for k in (0, 1)]
+    errors = [json.loads(next(run.glob("on-lab2-*.json")).read_text())["error_percent"] for run in runs]
     assert one["error_percent_by_seed"] == pytest.approx(errors)
     assert 100 * (1 - one["accuracy"]["estimate"]) == pytest.approx(np.mean(errors))
+    tests = [json.loads((run / "test.json").read_text())["error_percent"] for run in runs]
+    assert 100 * (1 - one["in_domain_accuracy"]["estimate"]) == pytest.approx(np.mean(tests))
     saved = json.loads((options.out / "domains.json").read_text())
     assert saved["classes"] == list(CLASSES)
     assert saved["results"] == found[0]
@@ -93,7 +95,7 @@ def test_the_numbers_are_those_of_the_networks(found, options):
 
 def test_called_again_it_reads_what_is_there(found, options, monkeypatch):
     for name in ("evaluate", "load_run"):
-        monkeypatch.delattr(f"capsella.experiments.compare.domains.{name}")
+        monkeypatch.delattr(f"capsella.experiments.fit.{name}")
     silent = io.StringIO()
     again = compare_domains(options, Console(file=silent, width=200))
     assert again == found[0]
