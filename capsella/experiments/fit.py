@@ -178,10 +178,12 @@ def train_or_resume(
     console: Console,
     compute: ComputeOptions = ComputeOptions(),
     splits: Splits | None = None,
+    until: int | None = None,
 ) -> Run:
     """Load, resume or train the run of `recipe` in `folder`, without testing it, and return it.
 
-    `splits` are the images of the recipe, if they are loaded already.
+    `splits` are the images of the recipe, if they are loaded already. `until` is the epoch after which training stops,
+    to be resumed later.
 
     Raises:
         CapsellaError: `folder` holds a run of another recipe; or as for `train`.
@@ -198,8 +200,8 @@ def train_or_resume(
         if not has_begun:
             files.discard_unstarted()
     if has_begun:
-        return resume(folder, compute=compute, console=console, splits=splits)
-    return train(recipe, folder, name=name, compute=compute, console=console, splits=splits)
+        return resume(folder, compute=compute, console=console, until=until, splits=splits)
+    return train(recipe, folder, name=name, compute=compute, console=console, until=until, splits=splits)
 
 
 def load_public_once(data: DataOptions) -> Splits | None:

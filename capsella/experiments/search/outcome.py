@@ -65,14 +65,11 @@ class Finalist:
 class Outcome:
     """The results of a search so far.
 
-    trials: all trials. candidates: numbers of the finalists, the recipe first, even if some seeds are not trained yet.
-    points: values of the searched fields by candidate. finalists: the best first, by the seeds that all of them have.
-    base_excess: the limits that the recipe itself exceeds, and by which fraction.
+    trials: all trials. finalists: the best first, by the seeds that all of them have. base_excess: the limits that the
+    recipe itself exceeds, and by which fraction.
     """
 
     trials: "Sequence[FrozenTrial]"
-    candidates: tuple[int, ...]
-    points: Mapping[int, Mapping[str, Label]]
     finalists: tuple[Finalist, ...]
     base_excess: Mapping[str, float]
 
@@ -141,10 +138,9 @@ def outcome_of(
         by_seed = {seed: error for seed, error in errors[candidate].items() if seed in common}
         finalists.append(Finalist(candidate, ranked[candidate].params, by_seed, costs))
     finalists.sort(key=lambda finalist: finalist.error)
-    points = {candidate: trial.params for candidate, trial in ranked.items()}
     costs = ranked[BASE].user_attrs if BASE in ranked else {}
     excess = {name: costs[name] / limit - 1 for name, limit in options.limits.items() if costs.get(name, 0) > limit}
-    return Outcome(trials, tuple(chosen), points, tuple(finalists), excess)
+    return Outcome(trials, tuple(finalists), excess)
 
 
 def gain_intervals(errors: Sequence[Sequence[float]], base: Sequence[float]) -> list[tuple[float, float]]:

@@ -11,7 +11,8 @@ from capsella.environment import environment, machine, versions
 from capsella.errors import pluralize
 from capsella.experiments.fit import evaluate_run
 from capsella.experiments.runner import format_duration
-from capsella.experiments.search.outcome import BASE, Finalist, Outcome
+from capsella.experiments.search.outcome import Finalist, Outcome
+from capsella.experiments.search.space import range_text
 from capsella.experiments.search.study import Search
 from capsella.files import write_text
 from capsella.report.pages import render_page
@@ -45,8 +46,8 @@ def outcome_summary(search: Search, outcome: Outcome) -> Group:
 
 def _fields(search: Search) -> list[tuple[str, str, str]]:
     """Return each searched field, its value in the recipe, and its range or choices."""
-    searched = search.space.to_dict()
-    return [(path, str(value), searched[path]) for path, value in search.space.point_of(search.recipe).items()]
+    fields, base = search.space.fields, search.space.point_of(search.recipe)
+    return [(path, str(value), range_text(fields[path])) for path, value in base.items()]
 
 
 def _finalists(search: Search, outcome: Outcome) -> tuple[list[str], list[list[str]]]:
@@ -88,19 +89,15 @@ def verdict(outcome: Outcome) -> str:
 
 
 def winner_test(search: Search, winner: Finalist | None) -> str:
-    """Return the winner's test in a sentence, and name the candidates that won and were tested before it."""
+    """Return the winner's test in a sentence."""
     tests = [] if winner is None else read_tests(search, winner)
     if winner is None or not tests:
         return "The winner has not been tested."
     errors = [test["error_percent"] for test in tests]
+    images = pluralize(tests[0]["images"], "image")
     each = f" (seeds: {', '.join(f'{error:.2f}' for error in errors)})" if len(errors) > 1 else ""
     images = pluralize(tests[0]["images"], "image")
-    text = f"Test error of {winner.name}: {sum(errors) / len(errors):.2f} %{each} on {images}."
-    folders = [path.parent.name for path in search.folder.glob("candidates/*/result.json")]
-    tested = sorted({int(folder.removeprefix("candidate-")) for folder in folders} - {winner.candidate})
-    if earlier := ["the recipe" if candidate == BASE else f"candidate {candidate}" for candidate in tested]:
-        text += f" When the search was shorter, {', '.join(earlier)} won and was tested on the same images."
-    return text
+    return f"Test error of {winner.name}: {sum(errors) / len(errors):.2f} %{each} on {images}."
 
 
 def read_tests(search: Search, winner: Finalist) -> list[dict[str, Any]]:

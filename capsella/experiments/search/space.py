@@ -55,7 +55,9 @@ class Space:
             if path not in known:
                 raise CapsellaError(f"space: the recipe has no field {path!r}; {near_names(path, known)}")
             if not _contains(values, known[path]):
-                raise CapsellaError(f"space: {path}: must contain the recipe's own {known[path]!r}, got {text(values)}")
+                raise CapsellaError(
+                    f"space: {path}: must contain the recipe's own {known[path]!r}, got {range_text(values)}"
+                )
             for value in self.ends(path):
                 try:
                     with_fields(recipe, {path: value})
@@ -91,12 +93,8 @@ class Space:
             chosen[paths[0]] = self.fields[paths[0]]
         return Space(chosen)
 
-    def to_dict(self) -> dict[str, str]:
-        """Return each recipe field's searched range or choices as text, by dotted path."""
-        return {path: text(values) for path, values in self.fields.items()}
 
-
-def text(values: "BaseDistribution") -> str:
+def range_text(values: "BaseDistribution") -> str:
     """Return the range or choices of a distribution as text."""
     if choices := getattr(values, "choices", None):
         return ", ".join(map(str, choices))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from capsella.bench import network_latencies
 from capsella.errors import BusyError, CapsellaError, NoMemoryError, memory_errors, pluralize
+from capsella.experiments.fit import train_or_resume
 from capsella.experiments.runner import Row, Stopwatch, Task, format_duration, run_tasks
 from capsella.experiments.search.options import FACTOR
 from capsella.experiments.search.outcome import BASE, Outcome
@@ -20,7 +21,7 @@ from capsella.experiments.search.space import Label
 from capsella.experiments.search.study import ATTEMPTS, Search, error_at, quiet_optuna
 from capsella.files import alone_in, write_json
 from capsella.models.base import shipped_parameters
-from capsella.training import Recipe, RunFolder, TrainingDivergedError, resume, train
+from capsella.training import Recipe, RunFolder, TrainingDivergedError
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -252,16 +253,9 @@ def train_to(search: Search, recipe: Recipe, files: RunFolder, epochs: int) -> N
         TrainingDivergedError: loss or gradient is NaN or infinite.
         CapsellaError: the folder holds a run of another recipe; or as for `train`.
     """
-    quiet, splits = Console(quiet=True), search.splits
-    files.check_recipe(recipe)
-    if files.is_trained or _epochs_of(files) >= epochs:
-        return
-    if files.checkpoint.exists():
-        resume(files.path, compute=search.compute, console=quiet, until=epochs, splits=splits)
-    else:
-        files.discard_unstarted()
+    if _epochs_of(files) < epochs:
         name = f"{search.name}-{files.path.name}"
-        train(recipe, files.path, name=name, compute=search.compute, console=quiet, until=epochs, splits=splits)
+        train_or_resume(recipe, files.path, name, Console(quiet=True), search.compute, search.splits, epochs)
 
 
 def _epochs_of(files: RunFolder) -> int:
@@ -297,7 +291,7 @@ def _print_trial(search: Search, number: int, console: Console) -> None:
 def _run_finalists(search: Search, console: Console, deadline: float) -> None:
     """Train the finalists with the other seeds. Processes share them, and wait for one another."""
     stopwatch = Stopwatch({"finalist": search.rungs[-1] * search.mean_seconds_per_epoch()})
-    stopwatch.plan(["finalist"] * (search.options.number_of_seeds - 1) * len(search.outcome().candidates))
+    stopwatch.plan(["finalist"] * (search.options.number_of_seeds - 1) * len(search.outcome().finalists))
     while todo := _untrained_finalists(search):
         waits = True
         for task in todo:
@@ -312,10 +306,10 @@ def _run_finalists(search: Search, console: Console, deadline: float) -> None:
 
 def _untrained_finalists(search: Search) -> list[Task]:
     """Return the finalists' trainings that are missing; a finalist that diverged is replaced by the next best."""
-    outcome, tasks = search.outcome(), []
+    finalists, tasks = search.outcome().finalists, []
     for seed in range(1, search.options.number_of_seeds):
-        for candidate in outcome.candidates:
-            recipe = search.space.recipe_at(search.recipe, outcome.points[candidate])
-            row = Row(slug=f"candidate-{candidate:04}", recipe_name=search.name, recipe=recipe, cost="finalist")
+        for finalist in finalists:
+            slug, recipe = f"candidate-{finalist.candidate:04}", search.space.recipe_at(search.recipe, finalist.point)
+            row = Row(slug=slug, recipe_name=search.name, recipe=recipe, cost="finalist")
             tasks.append(row.task(search.folder / "finalists", recipe.seed + seed, search.compute, is_tested=False))
     return [task for task in tasks if not task.is_finished]
