@@ -21,17 +21,23 @@ from capsella.data import (
     ImageSet,
     common_classes,
     copies_among,
-    load_data,
     read_domain,
 )
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
 from capsella.evaluation import accuracy_interval, points
-from capsella.experiments import CorrectnessTable, Row, Runner, check_none_diverged, reevaluate
+from capsella.experiments import (
+    CorrectnessTable,
+    Row,
+    Runner,
+    check_images_unchanged,
+    check_none_diverged,
+    reevaluate,
+)
 from capsella.files import write_json
 from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.papers.table_types import with_test
-from capsella.training import ComputeOptions, Recipe, RunFolder
+from capsella.training import ComputeOptions, Recipe
 from capsella.training.registry import get_recipe
 
 
@@ -118,14 +124,12 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
     results: list[dict[str, Any]] = []
     first: dict[tuple[tuple[str, ...], str], CorrectnessTable] = {}  # of the first recipe
     for row, (name, trained_on) in zip(rows, plan, strict=True):
-        folders = [row.folder(options.out, seed) for seed in seeds]
-        splits = load_data(row.recipe.data)
-        for folder in folders:
-            RunFolder(folder).check_images(splits)
+        tasks = [row.task(options.out, seed) for seed in seeds]
+        check_images_unchanged(tasks)
         own = CorrectnessTable.from_tests([run["test"] for run in trained[row.slug]])
         for domain in [domain for domain in options.domains if domain not in trained_on]:
             images = by_crop[crops[name]][domain].images
-            table = _test_on(images, f"on-{options.slug(domain)}", folders)
+            table = _test_on(images, f"on-{options.slug(domain)}", [task.folder for task in tasks])
             of_first = first.setdefault((trained_on, domain), table)
             accuracy = accuracy_interval(*table)
             results.append(

@@ -130,8 +130,7 @@ class Plan:
     @property
     def tested(self) -> ImageSet:
         """The test images of all folds, in their order."""
-        parts = [single_images(fold.splits.test, "comparisons") for fold in self.folds]
-        return join(parts) if len(parts) > 1 else parts[0]
+        return join([single_images(fold.splits.test, "comparisons") for fold in self.folds])
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from capsella.data import load_once
 from capsella.errors import CapsellaError
-from capsella.experiments import Results, Row, common_seeds, format_duration
+from capsella.experiments import Results, Row, Task, common_seeds, format_duration
 from capsella.papers.budget import BudgetName
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES, paper_of
 from capsella.papers.table_types import Published
-from capsella.training import Recipe, RunFolder
+from capsella.training import Recipe
 from capsella.training.loop import time_steps
 
 
@@ -61,18 +61,14 @@ class Entry:
 
     def results(self) -> Results:
         """Return the results of the tested runs, of common seeds if the entry requires that."""
-        runs = {row.slug: [RunFolder(row.folder(self.folder, seed)) for seed in range(self.seeds)] for row in self.rows}
-        results = {slug: [run.read("result") for run in of_row if run.is_tested] for slug, of_row in runs.items()}
+        results = {
+            row.slug: [result for task in self.tasks(row) if (result := task.result()) is not None] for row in self.rows
+        }
         return common_seeds(results) if self.published.requires_common_seeds else results
 
-    def check_recipes(self) -> None:
-        """Check that no run folder holds a run of another recipe, e.g. of another budget.
-
-        Raises:
-            CapsellaError: one does.
-        """
-        for task in (row.task(self.folder, seed) for row in self.rows for seed in range(self.seeds)):
-            task.files.check_recipe(task.recipe)
+    def tasks(self, row: Row) -> list[Task]:
+        """Return the trainings of a row."""
+        return [row.task(self.folder, seed) for seed in range(self.seeds)]
 
 
 def find_entries(
@@ -139,8 +135,7 @@ def plan_summary(entries: Sequence[Entry]) -> Group:
     for entry in entries:
         finished, to_come, seconds = 0, 0, 0.0
         for row in entry.rows:
-            tasks = [row.task(entry.folder, seed) for seed in range(entry.seeds)]
-            tasks = [task for task in tasks if task.folder not in counted]
+            tasks = [task for task in entry.tasks(row) if task.folder not in counted]
             counted |= {task.folder for task in tasks}
             left = [task for task in tasks if not task.is_finished]
             finished, to_come = finished + len(tasks) - len(left), to_come + len(left)

@@ -151,8 +151,8 @@ def _why_not_tested(slugs: Sequence[str], entry: Entry, runs: Sequence[Sequence[
     states = {slug: state for slug, of_row in zip(slugs, runs, strict=True) if (state := state_of(entry, slug, of_row))}
     if states:
         return f"Far from convergence: {', '.join(f'{slug} ({state})' for slug, state in states.items())}."
-    folders = [row.folder(entry.folder, seed) for row in entry.rows if row.slug in slugs for seed in range(entry.seeds)]
-    if gone := [folder.name for folder in folders if RunFolder(folder).has_diverged]:
+    tasks = [task for row in entry.rows if row.slug in slugs for task in entry.tasks(row)]
+    if gone := [task.folder.name for task in tasks if task.files.has_diverged]:
         return f"Diverged: {', '.join(gone)}."
     fewest = min(map(len, runs))
     return f"{fewest} seed of a row; at least {MIN_SEEDS} are needed." if fewest < MIN_SEEDS else ""

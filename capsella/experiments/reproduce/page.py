@@ -64,8 +64,8 @@ def reproduce(
     """
     problems: dict[str, str] = {}
     with alone_in(folder):
-        for entry in entries:
-            entry.check_recipes()
+        for task in (task for entry in entries for row in entry.rows for task in entry.tasks(row)):
+            task.files.check_recipe(task.recipe)
         for number, entry in enumerate(entries, 1):
             console.print(f"{entry.name} ({number} of {len(entries)})", markup=False, soft_wrap=True)
             try:

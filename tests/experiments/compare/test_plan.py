@@ -24,8 +24,8 @@ def planned(images, backbone, tmp_path, monkeypatch):
     def made(*seconds, **options):
         costs = dict(zip(NETWORKS, (*seconds, 0.0), strict=False))
         monkeypatch.setattr(plan, "_measure", lambda contender, _: Cost(costs[contender.name], 1e-3))
-        given = {"networks": NETWORKS, "size": 17, "backbone": str(backbone), "out": tmp_path / "c", **options}
-        return make_plan(ComparisonOptions(images=str(images), **given))
+        given = {"networks": NETWORKS, "size": 17, "backbone": str(backbone), "out": tmp_path / "c"}
+        return make_plan(ComparisonOptions(**{"images": str(images), **given, **options}))
 
     return made
 
@@ -76,14 +76,9 @@ class TestFolds:
         assert len(planned(1e-3, 1e-3).folds) == 5
         assert planned(1e-3, 1e-3).seed_count == 1
 
-    def test_a_rare_class_has_fewer(self, backbone, tmp_path, planned):
+    def test_a_rare_class_has_fewer(self, tmp_path, planned):
         folder = write_images(tmp_path / "own", {"a": 20, "rare": 4})
-        planned(1e-3, 1e-3)  # sets the speeds
-        made = make_plan(
-            ComparisonOptions(
-                images=str(folder), networks=NETWORKS, size=17, backbone=str(backbone), out=tmp_path / "c"
-            )
-        )
+        made = planned(1e-3, 1e-3, images=str(folder))
         assert len(made.folds) == 4
         assert made.measure == "balanced accuracy"
 
@@ -92,11 +87,9 @@ class TestFolds:
         assert len(made.folds) == 1
         assert [made.seeds(each) for each in made.contenders] == [(0, 1, 2), (0, 1, 2), (0,)]
 
-    def test_a_class_that_is_left_out_does_not_count(self, backbone, tmp_path, planned):
+    def test_a_class_that_is_left_out_does_not_count(self, tmp_path, planned):
         folder = write_images(tmp_path / "own", {"a": 10, "b": 10, "single": 1})
-        planned(1e-3, 1e-3)  # sets the speeds
-        options = {"networks": NETWORKS, "size": 17, "backbone": str(backbone), "out": tmp_path / "c"}
-        made = make_plan(ComparisonOptions(images=str(folder), classes=("a", "b"), **options))
+        made = planned(1e-3, 1e-3, images=str(folder), classes=("a", "b"))
         assert (len(made.folds), len(made.tested)) == (5, 20)
         begin(made)
         splits = load_data(made.row(made.contenders[0], 0).recipe.data)
@@ -182,18 +175,16 @@ def test_a_begun_comparison_keeps_its_epochs(planned):
 
 
 @pytest.mark.parametrize("change", ["moved", "saved again"])
-def test_a_begun_comparison_keeps_its_images(images, backbone, tmp_path, planned, change):
+def test_a_begun_comparison_keeps_its_images(images, tmp_path, planned, change):
     folder = shutil.copytree(images, tmp_path / "own")
-    options = {"networks": NETWORKS, "size": 17, "folds": 3, "backbone": str(backbone), "out": tmp_path / "c"}
-    planned(1e-3, 1e-3)  # sets the speeds
-    begin(make_plan(ComparisonOptions(images=str(folder), **options)))
-    make_plan(ComparisonOptions(images=str(folder), **options))
+    begin(planned(1e-3, 1e-3, images=str(folder), folds=3))
+    planned(1e-3, 1e-3, images=str(folder), folds=3)
     if change == "moved":
         (folder / "red" / "3.png").rename(folder / "blue" / "red3.png")
     else:
         ImageOps.invert(Image.open(folder / "red" / "3.png")).save(folder / "red" / "3.png")
     with pytest.raises(CapsellaError, match="have changed"):
-        make_plan(ComparisonOptions(images=str(folder), **options))
+        planned(1e-3, 1e-3, images=str(folder), folds=3)
 
 
 @pytest.mark.parametrize(
