@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 
@@ -28,10 +28,6 @@ class AttackTable(Published):
 
     rows: tuple[ErrorRow, ...]
     options: AttackOptions
-
-    def on(self, source: str) -> Self:
-        """Return the table for images of another source."""
-        return replace(self, rows=tuple(row.on(source) for row in self.rows))
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`. Attacks are kept per seed in the folder."""

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from capsella.data import LoadedSource, NamedData, load_source
 from capsella.errors import unknown_name
-from capsella.evaluation import Interval, holm_adjusted, over_seeds, points
+from capsella.evaluation import Interval, holm_adjusted, over_seeds
 from capsella.experiments import (
     CorrectnessTable,
     Row,
@@ -28,7 +28,7 @@ from capsella.experiments import (
 )
 from capsella.papers.budget import BudgetName
 from capsella.papers.own_images import FEW_IMAGES, usual_epochs
-from capsella.papers.table_types import Published, interval_cell, measured_text, with_test
+from capsella.papers.table_types import Published, gain_cells, measured_text, with_test
 from capsella.routing import UniformRouting
 from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
@@ -206,21 +206,22 @@ def _rows(results: Mapping[Cell, list[dict[str, Any]]], rates: Mapping[str, floa
     adjusted = dict(zip(gains, holm_adjusted([gain.p_value for gain in gains.values()]), strict=True))
     rows = []
     for (size, name), runs in results.items():
-        gain, errors = gains.get((size, name)), [run["test"]["error_percent"] for run in runs]
-        cells = [str(size), name, str(len(runs)), f"{rates[name]:g}", over_seeds(errors)]
-        row: dict[str, Any] = {
-            "label": [size, name],
-            "rate": rates[name],
-            "error_percent": errors,
-            "gain": with_test(gain),
-        }
-        if gain is None:
-            cells += ["–"] * 3
-        else:
-            p_value = adjusted[size, name]
-            cells += [interval_cell(gain), f"{p_value:.2g}", points(gain.detectable, signed=False)]
-            row["gain"] |= {"p_holm": p_value}
-        rows.append({"cells": cells, **row, "runs": runs})
+        gain, p_value = gains.get((size, name)), adjusted.get((size, name))
+        errors = [run["test"]["error_percent"] for run in runs]
+        tested = with_test(gain)
+        rows.append(
+            {
+                "cells": [
+                    *(str(size), name, str(len(runs)), f"{rates[name]:g}", over_seeds(errors)),
+                    *gain_cells(gain, p_value),
+                ],
+                "label": [size, name],
+                "rate": rates[name],
+                "error_percent": errors,
+                "gain": None if tested is None else {**tested, "p_holm": p_value},
+                "runs": runs,
+            }
+        )
     return rows
 
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,30 +30,22 @@ MARKED_POINTS = 12  # lines with more points are drawn without markers
 class RunFigure(Published):
     """A figure that a trained network and its test images make.
 
-    row: the run, shared with a table of the `family`. draw: function of the model and its test images; if the numbers
+    rows: the run, shared with a table of the `family`. draw: function of the model and its test images; if the numbers
     it returns contain "note", that is added to the note of the figure.
     """
 
     suffix: ClassVar[str] = "png"
 
-    row: Row
+    rows: tuple[Row, ...]
     draw: Callable[[ImageClassifier, LabelledImages], Drawn]
-
-    def on(self, source: str) -> Self:
-        """Return the figure for a network trained on another source, or on pairs of its images."""
-        return replace(self, row=self.row.on(source))
-
-    def rows_to_train(self) -> tuple[Row, ...]:
-        """Return the run."""
-        return (self.row,)
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`: draw a picture per seed, and write the numbers they show as JSON."""
         drawn: list[dict[str, Any]] = []
-        path, runs = self.path(folder), results[self.row.slug]
-        test = load_data(self.row.recipe.data).test
+        (row,), path = self.rows, self.path(folder)
+        test, runs = load_data(row.recipe.data).test, results[row.slug]
         for run in runs:
-            figure, shown = self.draw(load_run(self.row.folder(folder, run["seed"])).model, test)
+            figure, shown = self.draw(load_run(row.folder(folder, run["seed"])).model, test)
             picture = path if run is runs[0] else path.with_stem(f"{path.stem}-seed{run['seed']}")
             write_png(figure, picture)
             drawn.append({"picture": picture.name, "shown": shown, "run": run})

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 from rich.console import Console
 from rich.table import Table
 
-from capsella.data import DataOptions, load_data
+from capsella.data import DataOptions
 from capsella.environment import hardware
-from capsella.errors import ArgumentError, CapsellaError, pluralize
+from capsella.errors import ArgumentError, CapsellaError, pluralize, unknown_name
 from capsella.evaluation import Interval, over_seeds, points
 from capsella.experiments import Results, Row, Runner, common_seeds, reevaluate
 from capsella.files import write_json
@@ -93,7 +93,7 @@ class Published:
     title: paper, number and subject. note: text below the table, on what the numbers mean. columns: heads of a table's
     label columns. family: name of the run folder that several tables and figures of a paper share; None for a folder
     of its own. file: stem of its file; default: the name of the folder. caveat_text: appended in brackets to each of
-    our numbers. requires_common_seeds: keep only the seeds with which every row was trained.
+    our numbers. requires_common_seeds: keep only the seeds with which every row was trained. rows: what is trained.
     """
 
     suffix: ClassVar[str] = "json"
@@ -105,6 +105,7 @@ class Published:
     file: str = ""
     caveat_text: str = ""
     requires_common_seeds: bool = False
+    rows: tuple[Row, ...] = ()
 
     def on(self, source: str) -> Self:
         """Return the table or figure for another source of images.
@@ -112,7 +113,9 @@ class Published:
         Raises:
             ValueError: this one takes no images, or not these.
         """
-        raise ArgumentError("data", f"not be given for {self.title}, which takes no images", source)
+        if not self.rows:
+            raise ArgumentError("data", f"not be given for {self.title}, which takes no images", source)
+        return replace(self, rows=tuple(row.on(source) for row in self.rows))
 
     def path(self, folder: Path) -> Path:
         """Return the path of a table's JSON, or of a figure's picture, which has its JSON beside it."""
@@ -128,7 +131,7 @@ class Published:
         Raises:
             CapsellaError: the images that determine the rows cannot be read.
         """
-        return getattr(self, "rows", ())
+        return self.rows
 
     def images(self) -> Iterator[DataOptions]:
         """Yield the options of all images that are read, first those that determine the rows."""
@@ -319,10 +322,6 @@ class Sweep(Published):
 
     rows: tuple[ErrorRow, ...]
 
-    def on(self, source: str) -> Self:
-        """Return the sweep for images of another source."""
-        return replace(self, rows=tuple(row.on(source) for row in self.rows))
-
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """Train the missing runs and write the table. A row that diverged has an infinite error."""
         rows = []
@@ -338,36 +337,17 @@ class Sweep(Published):
 class TestSet:
     """One of the two sets of test images of a `MatchedErrorTable`.
 
-    key: key of its result among those of a run: "test" for the recipe's test images, else e.g. the source's name. head:
-    name in the table. data: function from the recipe's data options to those of this set. source: name of the images,
-    if not the recipe's. caveat: appended to each number on this set.
+    key: key of its result among those of a run: "test" for the recipe's test images. head: name in the table. options:
+    function from the recipe's data options to those of this set; None for the recipe's test images. caveat: appended to
+    each number on this set.
     """
 
     __test__ = False  # not a class of pytest
 
     key: str
     head: str
-    data: Callable[[DataOptions], DataOptions] | None = None
-    source: str | None = None
+    options: Callable[[DataOptions], DataOptions] | None = None
     caveat: str = ""
-
-    def options(self, data: DataOptions) -> DataOptions | None:
-        """Return the set's data options, given the recipe's; None for the recipe's own test images."""
-        if self.source is not None:
-            return data.on(self.source)
-        return None if self.data is None else self.data(data)
-
-
-@dataclass(frozen=True)
-class StandIn:
-    """A source whose images resemble the paper's closely enough to keep the published numbers in the table.
-
-    slugs: rows that can be trained on these images; empty for all. stop_at_error: replaces that of the recipes, in per
-    cent.
-    """
-
-    slugs: tuple[str, ...] = ()
-    stop_at_error: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,32 +356,22 @@ class MatchedErrorTable(Published):
 
     rows: pairs of networks to compare, whose labels end with the network. If all runs of a pair reached the error, a
     third row has the second network's errors minus the first one's, over the seeds that both have. test_sets: images
-    like the training images, and changed ones. stand_ins: similar images, by source.
+    like the training images, and changed ones. stand_ins: fields of the table on other images, by source.
     """
 
     rows: tuple[ErrorRow, ...]
     test_sets: tuple[TestSet, TestSet]
-    stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
+    stand_ins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def on(self, source: str) -> Self:
-        """Return the table for another source of images, without rows that cannot be trained on it.
+        """Return the table for another source of images.
 
-        If the changed images have their own source, only that one is replaced, and networks train on the same images.
-        Published numbers are dropped if the source is neither the paper's nor a stand-in. Numbers on changed images of
-        another source get a caveat.
+        Raises:
+            ArgumentError: not one of `stand_ins`.
         """
-        plain, changed = self.test_sets
-        like = self.stand_ins.get(source, StandIn())
-        known = source in (changed.source or self.rows[0].recipe.data.name, *self.stand_ins)
-        rows = [row if known else replace(row, paper=None) for row in self.rows]
-        if changed.source is not None:
-            caveat = "" if source == changed.source else " (stand-in)"
-            changed = replace(changed, key=source, source=source, caveat=caveat)
-            return replace(self, rows=tuple(rows), test_sets=(plain, changed))
-        rows = [row.on(source) for row in rows if not like.slugs or row.slug in like.slugs]
-        if (stop := like.stop_at_error) is not None:
-            rows = [replace(r, recipe=replace(r.recipe, stop_at_error=stop), caveat=f"at {stop:g} %") for r in rows]
-        return replace(self, rows=tuple(rows))
+        if source not in self.stand_ins:
+            raise unknown_name("data", source, self.stand_ins)
+        return replace(self, **self.stand_ins[source])
 
     def caveat(self, slug: str) -> str:
         """Return the error at which the row's network stops, e.g. "at 7 %"; empty if it is the paper's."""
@@ -411,18 +381,7 @@ class MatchedErrorTable(Published):
         """Yield the data options of the recipes and of the changed images."""
         for data in super().images():
             yield data
-            yield from (changed for test_set in self.test_sets if (changed := test_set.options(data)) is not None)
-
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """See `Published.run`. Changed images with their own source are checked before the first training."""
-        data, source = self.rows[0].recipe.data, self.test_sets[1].source
-        if source is not None:
-            tests = [load_data(options).test for options in (data, data.on(source))]
-            forms = [(images.classes, images.channels, images.image_size) for images in tests]
-            if forms[0] != forms[1]:
-                rule = f"have the classes, channels and size of {data.name}, {forms[0]}"
-                raise ArgumentError("data", rule, f"{source}: {forms[1]}")
-        return super().run(folder, seeds, command, console)
+            yield from (test_set.options(data) for test_set in self.test_sets if test_set.options is not None)
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
@@ -437,7 +396,8 @@ class MatchedErrorTable(Published):
 
     def _with_tests(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
         """Return the results extended by those on test sets that training does not evaluate."""
-        sets = {test.key: data for test in self.test_sets if (data := test.options(row.recipe.data)) is not None}
+        data = row.recipe.data
+        sets = {test_set.key: test_set.options(data) for test_set in self.test_sets if test_set.options is not None}
         return [
             {**run, **{key: reevaluate(row.folder(folder, run["seed"]), key, data) for key, data in sets.items()}}
             for run in runs
@@ -578,9 +538,17 @@ def with_test(gain: Interval | None) -> dict[str, Any] | None:
     return None if gain is None else {**gain.to_dict(), "p": gain.p_value, "detectable": gain.detectable}
 
 
-def interval_cell(gain: Interval) -> str:
-    """Format a difference of proportions and its interval in percentage points."""
-    return f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
+def interval_cell(gain: Interval | None) -> str:
+    """Format a difference of proportions and its interval in percentage points; a dash for None."""
+    return "–" if gain is None else f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
+
+
+def gain_cells(gain: Interval | None, p_value: float | None = None) -> list[str]:
+    """Return cells of a difference: its interval, p-value (its own by default) and smallest detectable difference."""
+    if gain is None:
+        return ["–"] * 3
+    p_value = gain.p_value if p_value is None else p_value
+    return [interval_cell(gain), f"{p_value:.2g}", points(gain.detectable, signed=False)]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -18,14 +18,12 @@ from rich.console import Console
 
 from capsella.data import DataOptions, Splits, load_data, load_once
 from capsella.errors import ArgumentError
-from capsella.evaluation import Interval, evaluate, over_seeds, points
+from capsella.evaluation import Interval, evaluate, over_seeds
 from capsella.experiments import CorrectnessTable, Row, check_seeds, evaluate_run, reevaluate
-from capsella.papers.budget import Budget, BudgetName
-from capsella.papers.routing_benchmark.datasets import BEST, CNNS, OTHERS
-from capsella.papers.table_types import Published, interval_cell, measured_text, with_test
-from capsella.routing import EMRouting
-from capsella.training import ModelOptions, Recipe, RunFolder, resume, train
-from capsella.training.registry import get_recipe
+from capsella.papers.budget import Budget, BudgetName, Budgets
+from capsella.papers.routing_benchmark.datasets import CNNS, BenchmarkDataset, rows_on
+from capsella.papers.table_types import Published, gain_cells, interval_cell, measured_text, with_test
+from capsella.training import Recipe, RunFolder, resume, train
 
 SMALL = Budget(
     epochs=3, epoch_images=320, batch_size=32, validation_per_class=4, test_per_class=60, cosine=True, ema=0.9
@@ -33,6 +31,7 @@ SMALL = Budget(
 LONG = Budget(epochs=8, epoch_images=2_000, batch_size=32, validation_per_class=20, cosine=True, ema=0.99)
 COMPARED_BELOW = 30.0  # only checkpoints with a lower familiar error (%) count; above, novel error is not linear in it
 EM = "EM"
+NETWORKS = {"em": EM, "em, uniform": "EM, uniform couplings", **{name: name for name in CNNS}}  # by label of the row
 QUIET = Console(quiet=True)
 COLUMNS = (
     *("familiar, ours %", "novel, ours %", "EM gains, novel, points", "EM gains at equal familiar error, points"),
@@ -77,19 +76,13 @@ class ViewpointCurves(Published):
 
     def recipes(self, by: By) -> dict[str, Recipe]:
         """Return the recipe of each network."""
-        base = get_recipe(self.recipe_name)
-        data = base.data.on(self.source).replace(viewpoints=by)
-        base = replace(base, data=data, loss=replace(base.loss, name="cross_entropy"))
-        base = (SMALL if self.budget == "small" else LONG).limit(base)
-        options = {name: value for name, value in base.model.options.items() if name != "routing"}
-        em = BEST["em"]
-        assert isinstance(em, EMRouting)
-        models = {
-            EM: ModelOptions(base.model.name, {**options, "routing": em}),
-            "EM, uniform couplings": ModelOptions(base.model.name, {**options, "routing": em.with_uniform_couplings()}),
-            **{name: ModelOptions(OTHERS[name], options) for name in CNNS},
+        dataset = BenchmarkDataset("", self.recipe_name, (self.source,), Budgets(SMALL, LONG))
+        rows = rows_on(dataset, self.source, "small" if self.budget == "small" else "medium")
+        return {
+            NETWORKS[row.label[1]]: replace(row.recipe, data=row.recipe.data.replace(viewpoints=by))
+            for row in rows
+            if row.label[1] in NETWORKS
         }
-        return {name: replace(base, model=model) for name, model in models.items()}
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """Train and test the missing runs, azimuths first, and write the table after every seed."""
@@ -152,16 +145,11 @@ def _rows(by: str, curves: Mapping[str, Sequence[_Curve]]) -> list[dict[str, Any
     for name, of_row in curves.items():
         familiar = [curve.result["test"]["error_percent"] for curve in of_row]
         novel = [curve.novel["error_percent"] for curve in of_row]
-        cells = [by, name, over_seeds(familiar), over_seeds(novel)]
         plain, adjusted = (None, None) if name == EM or len(of_row) < 2 else _gains(curves[EM], of_row)
-        if plain is None or adjusted is None:
-            cells += ["–"] * 4
-        else:
-            cells += [interval_cell(plain), interval_cell(adjusted), f"{adjusted.p_value:.2g}"]
-            cells.append(points(adjusted.detectable, signed=False))
+        gains = [interval_cell(plain), *gain_cells(adjusted)]
         rows.append(
             {
-                "cells": cells,
+                "cells": [by, name, over_seeds(familiar), over_seeds(novel), *gains],
                 "label": [by, name],
                 "familiar_error_percent": familiar,
                 "novel_error_percent": novel,

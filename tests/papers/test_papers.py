@@ -145,9 +145,8 @@ def test_familiar_and_novel_views_are_of_the_same_toys(monkeypatch):
 
     monkeypatch.setattr(toys, "render_toys", few)
     table = TABLES["hinton2018-viewpoints"]("small")
-    assert [row.slug for row in table.on("smallnorb-jpeg-poses").rows] == ["elevation", "elevation-cnn"]
-    for row in table.on("toys").rows[::2]:
-        data = dataclasses.replace(row.recipe.data, size=20, validation_per_class=2, test_per_class=4)
+    for row in table.rows[::2]:
+        data = dataclasses.replace(row.recipe.data.on("toys"), size=20, validation_per_class=2, test_per_class=4)
         splits, others = load_data(data), load_data(table.test_sets[1].options(data))
         assert bool(is_familiar(splits.train, row.label[0]).all())
         assert bool(is_familiar(splits.test, row.label[0]).all())
@@ -182,10 +181,11 @@ MATRIX = Recipe(
 )
 def test_a_figure_from_its_run(name, recipe, keys, tmp_path):
     made = FIGURES[name]("small")
-    start = "demo" if recipe is MATRIX else made.row.recipe_name
+    (row,) = made.rows
+    start = "demo" if recipe is MATRIX else row.recipe_name
     table = TABLES[made.family]("small")
-    assert {row.slug: row.recipe for row in table.rows}[made.row.slug] == made.row.recipe  # shared runs
-    made = dataclasses.replace(made, row=dataclasses.replace(made.row, recipe=recipe, recipe_name=start))
+    assert {row.slug: row.recipe for row in table.rows}[row.slug] == row.recipe  # shared runs
+    made = dataclasses.replace(made, rows=(dataclasses.replace(row, recipe=recipe, recipe_name=start),))
     values = made.run(tmp_path, (3,), "capsella papers run …", QUIET)
     assert json.loads(made.path(tmp_path).with_suffix(".json").read_text()) == values
     (drawn,) = values["figures"]

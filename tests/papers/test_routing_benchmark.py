@@ -14,7 +14,7 @@ from capsella.errors import ArgumentError
 from capsella.experiments import CorrectnessTable, Task, ValidationResult, unpack_correct
 from capsella.experiments import fit as runs
 from capsella.models import count_parameters
-from capsella.papers.budget import Budget
+from capsella.papers.budget import Budget, Budgets
 from capsella.papers.routing_benchmark import datasets, table
 from capsella.papers.routing_benchmark.datasets import (
     DATASETS,
@@ -40,7 +40,7 @@ def changed(data):
     return "digits again", load_data(dataclasses.replace(data, split_seed=1)).test
 
 
-DIGITS = BenchmarkDataset("digits", "routings-tiny", ("digits",), {"small": TINY}, ChangedImages("others", changed))
+DIGITS = BenchmarkDataset("digits", "routings-tiny", ("digits",), Budgets(TINY, TINY), ChangedImages("others", changed))
 STOPPED = dataclasses.replace(DIGITS, label="digits, stopped", stops=True)
 
 
@@ -87,7 +87,8 @@ def test_rows_differ_in_network_and_loss_alone():
     uniform = {"em, uniform", "heinsen, uniform", "inverted attention, uniform", "variational, uniform"}
     names = {*(name.replace("_", " ") for name in ROUTINGS), *OTHERS, *uniform}
     benchmark = RoutingBenchmark(budget="small")
-    assert len({row.slug for row in benchmark.rows}) == len(benchmark.rows) == len(DATASETS) * len(names)
+    slugs = [row.slug for row in benchmark.rows_to_train()]
+    assert len(set(slugs)) == len(slugs) == len(DATASETS) * len(names)
     for dataset, source in benchmark.datasets:
         rows = rows_on(dataset, source, "small")
         assert {row.label[1] for row in rows} == names
@@ -103,10 +104,9 @@ def test_rows_differ_in_network_and_loss_alone():
 def test_sources():
     found = [(dataset.label, source) for dataset, source in datasets_on("mnist,cifar10-jpeg")]
     assert found == [("MNIST", "mnist40"), ("CIFAR-10", "cifar10-jpeg")]
-    for sources in ("kmnist", "mnist,mnist40"):
-        with pytest.raises(ArgumentError) as error:
-            datasets_on(sources)
-        assert error.value.argument == "data"
+    with pytest.raises(ArgumentError) as error:
+        datasets_on("kmnist")
+    assert error.value.argument == "data"
 
 
 def test_rows_have_different_ranks_only_where_they_differ_significantly():
@@ -138,7 +138,7 @@ def test_rows_have_different_ranks_only_where_they_differ_significantly():
     ],
 )
 def test_another_rate_must_be_better_on_every_split(tried, rate, tiny):
-    row = tiny("self").rows[0]
+    row = tiny("self").rows_to_train()[0]
     optimizer = dataclasses.replace(row.recipe.optimizer, learning_rate=1.0)
     row = dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, optimizer=optimizer))
     found = {at: [ValidationResult(Path(), float(error), 0.0) for error in errors] for at, errors in tried.items()}

@@ -7,12 +7,11 @@ import shutil
 import pytest
 
 from capsella.cli import main
-from capsella.data import load_data
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import AttackCurve, AttackOptions, AttackResult
 from capsella.experiments import Task
 from capsella.experiments import fit as runs
-from capsella.papers import attack_table, table_types
+from capsella.papers import attack_table
 from capsella.papers.attack_table import AttackTable
 from capsella.papers.published import TABLES
 from capsella.papers.table_types import (
@@ -23,7 +22,6 @@ from capsella.papers.table_types import (
     Published,
     ReevaluatedRow,
     RowSpec,
-    StandIn,
     TestSet,
     caveated_cells,
     cells_with_caveats,
@@ -256,35 +254,18 @@ def test_numbers_of_another_stop_or_on_a_stand_in_have_a_caveat_and_no_gap(train
     ]
 
 
-def test_stand_ins_that_cannot_make_a_row_or_stop_elsewhere():
-    more = tuple(dataclasses.replace(row, slug=f"{row.slug}2") for row in ROWS)
-    stand_ins = {"wine": StandIn(("capsnet", "cnn"), 7.0)}
-    table = dataclasses.replace(matched((*ROWS, *more)), stand_ins=stand_ins)
-    wine = table.on("wine")
-    assert [(row.slug, row.recipe.stop_at_error, row.caveat, row.paper) for row in wine.rows] == [
-        ("capsnet", 7.0, "at 7 %", (1.0, 20.0)),
-        ("cnn", 7.0, "at 7 %", (1.5, 30.0)),
+def test_matched_tables_take_the_papers_images_or_stand_ins():
+    viewpoints = TABLES["hinton2018-viewpoints"]("medium")
+    assert [
+        (r.slug, r.recipe.stop_at_error, r.caveat, r.paper) for r in viewpoints.on("smallnorb-jpeg-poses").rows
+    ] == [
+        ("elevation", 7.0, "at 7 %", (4.3, 12.3)),
+        ("elevation-cnn", 7.0, "at 7 %", (4.3, 17.8)),
     ]
-    assert {(row.recipe.stop_at_error, row.caveat, row.paper) for row in table.on("mnist").rows} == {(100.0, "", None)}
-
-
-def test_a_changed_set_with_a_source_is_what_other_data_replace(tmp_path, monkeypatch):
-    def far(source):
-        return matched(sets=(TestSet("test", "plain"), TestSet("far", "far", source="far"))).on(source)
-
-    assert {row.recipe.data for row in far("digits").rows} == {STOPPED.data}
-    monkeypatch.setattr(runs, "train", None)
-    with pytest.raises(ArgumentError):
-        far("nowhere").run(tmp_path, (0,), "c", QUIET)
-    monkeypatch.setattr(
-        table_types,
-        "load_data",
-        lambda data: load_data(data.on("digits").replace(first_classes=5 if data.name == "five" else None)),
-    )
-    with pytest.raises(ArgumentError) as error:
-        far("five").run(tmp_path, (0,), "c", QUIET)
-    assert error.value.argument == "data"
-    assert list(tmp_path.iterdir()) == []
+    for name in ("hinton2018-viewpoints", "sabour2017-affnist"):
+        with pytest.raises(ArgumentError) as error:
+            TABLES[name]("small").on("fashion-mnist")
+        assert error.value.argument == "data"
 
 
 OPTIONS = AttackOptions(epsilons=(0.1, 0.5), steps=1, restarts=1)

@@ -61,7 +61,7 @@ def figure(budget: str) -> RunFigure:
     return RunFigure(
         file=f"{NAME}-2",
         title="A paper, Figure 2",
-        row=rows(budget)["caps"],
+        rows=(rows(budget)["caps"],),
         draw=draw_reconstructions,
         family=f"{NAME}-1",
     )

@@ -276,7 +276,7 @@ def _perturbed(number: int, budget: BudgetName) -> RunFigure:
         note=limits_note(budget, "decoder"),
         family="forslov2018",
         file=f"forslov2018-figure{number}",
-        row=ThesisItem(title="", budget=budget).with_decoder(network, True),
+        rows=(ThesisItem(title="", budget=budget).with_decoder(network, True),),
         draw=partial(draw_perturbations, most, elements),
         caveat_text=few_images(budget),
     )

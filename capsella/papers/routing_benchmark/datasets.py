@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from capsella.data import DataOptions, LabelledImages, NamedData, load_data, read_domain
-from capsella.errors import ArgumentError, unknown_name
+from capsella.errors import unknown_name
 from capsella.experiments import Row, Runner, ValidationResult, scaled_learning_rate, with_learning_rate
 from capsella.losses import Classification
-from capsella.papers.budget import Budget, BudgetName, medium
+from capsella.papers.budget import Budget, BudgetName, Budgets, medium
 from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
 from capsella.papers.ribeiro2020 import WIDE
 from capsella.routing import ROUTINGS, EMRouting, InvertedAttentionRouting, LogisticRouting, Routing, VariationalRouting
@@ -96,18 +96,15 @@ OTHERS = {"cluster": "benchmark_cluster", **dict(zip(CNNS, ("benchmark_pooling",
 SMALL = Budget(
     epochs=4, epoch_images=960, batch_size=32, validation_per_class=20, test_per_class=100, cosine=True, ema=0.98
 )
-SMALL_STOPPED = Budget(epochs=6, epoch_images=640, batch_size=32, validation_per_class=20, test_per_class=100, ema=0.98)
-MEDIUM = medium(8_000, 32, epochs=10)
-HALF_MEDIUM = replace(MEDIUM, epoch_images=4_000)  # for data sets on which networks have nearly converged by then
-MEDIUM_STOPPED = Budget(
-    epochs=80, epoch_images=2_000, batch_size=32, validation_per_class=100, ema=0.999, precision="auto"
+BUDGETS = Budgets(SMALL, medium(8_000, 32, epochs=10))
+HALF_BUDGETS = Budgets(SMALL, medium(4_000, 32, epochs=10))  # for data sets on which networks nearly converge by then
+STOPPED_BUDGETS = Budgets(
+    Budget(epochs=6, epoch_images=640, batch_size=32, validation_per_class=20, test_per_class=100, ema=0.98),
+    Budget(epochs=80, epoch_images=2_000, batch_size=32, validation_per_class=100, ema=0.999, precision="auto"),
 )
 # Error in per cent on familiar elevations of test toys, at which networks are compared on novel ones. With only three
 # training toys per category, lower errors are not reached; at 15 %, rows did not differ.
 STOPS: Mapping[BudgetName, float] = {"small": 40.0, "medium": 7.0, "full": 7.0}
-BUDGETS: Mapping[str, Budget] = {"small": SMALL, "medium": MEDIUM}
-HALF_BUDGETS = {"small": SMALL, "medium": HALF_MEDIUM}
-STOPPED_BUDGETS = {"small": SMALL_STOPPED, "medium": MEDIUM_STOPPED}
 
 
 @dataclass(frozen=True)
@@ -122,25 +119,21 @@ class ChangedImages:
 class BenchmarkDataset:
     """A data set of the benchmark.
 
-    recipe: registered name. sources: its possible sources, the default first. budgets: by name; any other is the
-    recipe's whole training. changed: further test images. stops: compare networks on the changed images at an equal
-    error on the others.
+    recipe: registered name. sources: its possible sources, the default first. changed: further test images. stops:
+    compare networks on the changed images at an equal error on the others.
     """
 
     label: str
     recipe: str
     sources: tuple[str, ...]
-    budgets: Mapping[str, Budget] = field(default_factory=lambda: BUDGETS)
+    budgets: Budgets = BUDGETS
     changed: ChangedImages | None = None
     stops: bool = False
 
     def base(self, budget: BudgetName, source: str) -> Recipe:
         """Return the recipe for a source of images, limited to a budget."""
         recipe = get_recipe(self.recipe)
-        recipe = replace(recipe, data=recipe.data.on(source))
-        if budget == "small":  # the recipe's own warm-up would take most of so few steps
-            recipe = replace(recipe, optimizer=replace(recipe.optimizer, warmup_steps=2))
-        return self.budgets[budget].limit(recipe) if budget in self.budgets else recipe
+        return self.budgets.limit(replace(recipe, data=recipe.data.on(source)), budget)
 
 
 def _test_of(data: DataOptions) -> tuple[str, LabelledImages]:
@@ -166,19 +159,16 @@ DATASETS = (
     BenchmarkDataset("blood cells", "routings-cells", ("pbc-subset",), HALF_BUDGETS, LABORATORY),
     BenchmarkDataset("CIFAR-10", "routings-cifar10", ("cifar10", "cifar10-jpeg")),
 )
-SOURCE_OF = {"mnist": "mnist40"}  # other names of sources
 
 
 def datasets_on(sources: str) -> tuple[tuple[BenchmarkDataset, str], ...]:
     """Return pairs of a data set and its source, given names of sources separated by commas.
 
     Raises:
-        ValueError: an unknown source (suggests the nearest), or a duplicate.
+        ValueError: an unknown source (suggests the nearest).
     """
     by_source = {source: dataset for dataset in DATASETS for source in dataset.sources}
-    names = [SOURCE_OF.get(name, name) for name in sources.split(",")]
-    if len(set(names)) < len(names):
-        raise ArgumentError("data", "name each source once", sources)
+    names = ["mnist40" if name == "mnist" else name for name in sources.split(",")]
     for name in names:
         if name not in by_source:
             raise unknown_name("data", name, by_source)

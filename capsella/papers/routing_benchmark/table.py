@@ -65,9 +65,8 @@ class RoutingBenchmark(Published):
     columns: tuple[str, ...] = ("data", "routing")
     only: tuple[str, ...] = ()
 
-    @property
-    def rows(self) -> tuple[BenchmarkRow, ...]:
-        """The networks to train on each data set."""
+    def rows_to_train(self) -> tuple[BenchmarkRow, ...]:
+        """Return the networks to train on each data set."""
         return tuple(row for dataset, source in self.datasets for row in self._rows_on(dataset, source))
 
     def _rows_on(self, dataset: BenchmarkDataset, source: str) -> tuple[BenchmarkRow, ...]:
@@ -109,7 +108,8 @@ class RoutingBenchmark(Published):
             rows += _beside_published(_values(measured), self.budget, source) if self.only else _values(measured)
             results |= {row.row.slug: row.runs for row in measured}
             stop = f", stopped at {STOPS[self.budget]:g} % on familiar elevations" if dataset.stops else ""
-            lengths.append(f"{dataset.label}: {dataset.budgets.get(self.budget, 'the whole training')}{stop}. ")
+            length = dataset.budgets.note(self.budget).removesuffix(". ") or "the whole training"
+            lengths.append(f"{dataset.label}: {length}{stop}. ")
         table = replace(self, note="".join(lengths) + self.note)
         return table.write(folder, command, measured_text("Test error", results), COLUMNS, rows)
 

@@ -17,7 +17,6 @@ from capsella.papers.table_types import (
     ErrorTable,
     MatchedErrorTable,
     RowSpec,
-    StandIn,
     Sweep,
     TestSet,
     error_rows,
@@ -84,6 +83,8 @@ AFFNIST_ROWS = (
     RowSpec("capsnet", "sabour2017-affnist", ("CapsNet",), (0.77, 21.0)),
     RowSpec("cnn", "sabour2017-affnist-cnn", ("CNN",), (0.78, 34.0)),
 )
+PLAIN = TestSet("test", "plain")
+AFFINE_LIKE = TestSet("affnist-like", "affine", lambda data: data.on("affnist-like"), " (stand-in)")
 
 
 def table_1(budget: BudgetName) -> ErrorTable:
@@ -177,8 +178,8 @@ def affnist(budget: BudgetName) -> MatchedErrorTable:
         note=AFFNIST.note(budget, "At most ").rstrip(),
         columns=("network",),
         rows=tuple(replace(row, caveat=caveat) for row in error_rows(AFFNIST_ROWS, limit)),
-        test_sets=(TestSet("test", "plain"), TestSet("affnist", "affine", source="affnist")),
-        stand_ins={"affnist-like": StandIn()},
+        test_sets=(PLAIN, TestSet("affnist", "affine", lambda data: data.on("affnist"))),
+        stand_ins={"affnist": {}, "affnist-like": {"test_sets": (PLAIN, AFFINE_LIKE)}},
     )
 
 
@@ -190,7 +191,7 @@ def _figure(number: int, shows: str, slug: str, draw: Draw, budget: BudgetName) 
     return RunFigure(
         file=f"sabour2017-{number}",
         title=f"Sabour et al. 2017, Figure {number}: {shows}",
-        row=next(row for row in table_1(budget).rows if row.slug == slug),
+        rows=tuple(row for row in table_1(budget).rows if row.slug == slug),
         draw=draw,
         family="sabour2017-1",
     )
