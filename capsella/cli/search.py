@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> None:
     from capsella.training import ComputeOptions
 
     out, options = console(), command.options
-    name, recipe, _ = choose_recipe(command.words, command.given, out)
+    name, recipe = choose_recipe(command.words, command.given, out)
     compute = ComputeOptions(**part_of(command.given, "compute"))
     space = None if command.space is None else read_space(command.space)
     with tempfile.TemporaryDirectory() as folder, out.status("reading the images, timing a few steps"):

@@ -75,7 +75,6 @@ def run(arguments: list[str]) -> None:
     if options.plugin is not None:
         load_plugin(options.plugin)
 
-    from capsella.data import load_data
     from capsella.experiments.fit import fit
     from capsella.experiments.repeats import finish, resume_run, train_folds, train_seeds
     from capsella.papers.own_images import choose_recipe
@@ -88,7 +87,7 @@ def run(arguments: list[str]) -> None:
             raise ArgumentError("resume", "come alone or with --accelerator, --devices and --threads", others)
         resume_run(options.resume, part_of(options.given, "compute"), out)
         return
-    name, recipe, listing = choose_recipe(options.words, options.given, out)
+    name, recipe = choose_recipe(options.words, options.given, out)
     compute = ComputeOptions(**part_of(options.given, "compute"))
     folder = options.out or new_run_folder(Path("runs"), name)
     with _how_to_continue(folder, options, out), ray_session(options.cluster):
@@ -97,8 +96,7 @@ def run(arguments: list[str]) -> None:
         elif options.seeds > 1:
             train_seeds(recipe, options.seeds, folder, name, compute, out)
         else:
-            splits = None if listing is None else load_data(recipe.data, listing)
-            finish(fit(recipe, folder, name=name, compute=compute, console=out, splits=splits), out)
+            finish(fit(recipe, folder, name=name, compute=compute, console=out), out)
 
 
 @contextmanager

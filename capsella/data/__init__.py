@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         load_source,
         read_domain,
         save_split,
-        thesis_set,
     )
     from capsella.data.options import (
         DataOptions,

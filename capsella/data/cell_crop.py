@@ -59,7 +59,8 @@ def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.I
     beyond = beyond_border(small)
     nucleus = find_nucleus(small, beyond)
     if beyond.any():
-        pixels = np.where(_as_large(beyond, pixels)[..., None], np.median(small[~beyond], 0).astype(np.uint8), pixels)
+        border = np.asarray(Image.fromarray(beyond).resize(image.size, Image.Resampling.NEAREST))
+        pixels = np.where(border[..., None], np.median(small[~beyond], 0).astype(np.uint8), pixels)
     cell = _cut(pixels, nucleus, scale, size, cut.radius or nucleus.radius * scale)
     return _matched(cell, small[~beyond], small[nucleus.mask]) if cut.matched else cell
 
@@ -93,7 +94,9 @@ def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) 
     stained.
     """
     inside = np.ones(pixels.shape[:2], bool) if beyond is None else ~beyond
-    stain = _stain(scipy.ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0)))
+    smooth = scipy.ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0))
+    red, green, blue = np.moveaxis(smooth / 255, -1, 0)
+    stain = (blue - red - green) / 2  # how much more red and green are absorbed than blue
     cells = inside & (stain > _otsu(stain[inside]))
     if np.ptp(stain[inside]) < _MIN_STAIN:
         raise CapsellaError("no stained cell is found in it")
@@ -123,13 +126,6 @@ def beyond_border(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
     if beyond.all():
         raise CapsellaError("it is black: no stained cell is found")
     return beyond
-
-
-def _stain(pixels: Float32[np.ndarray, "h w 3"]) -> Float32[np.ndarray, "h w"]:
-    """Return how much more red and green are absorbed than blue."""
-    red, green, blue = np.moveaxis(pixels / 255, -1, 0)
-    stain: Float32[np.ndarray, "h w"] = (blue - red - green) / 2
-    return stain
 
 
 def _otsu(values: Float32[np.ndarray, " n"]) -> float:
@@ -167,11 +163,6 @@ def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, " n"], ar
     centres = np.array(scipy.ndimage.center_of_mass(parts > 0, parts, numbers))
     away = np.hypot(centres[:, 0] - height / 2, centres[:, 1] - width / 2) / min(height, width)
     return int(numbers[(areas * np.exp(-4 * away**2)).argmax()])
-
-
-def _as_large(mask: Bool[np.ndarray, "h w"], pixels: Pixels) -> Bool[np.ndarray, "h2 w2"]:
-    height, width = pixels.shape[:2]
-    return np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 
 def _matched(image: Image.Image, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Image.Image:

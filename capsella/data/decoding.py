@@ -60,7 +60,7 @@ def decode_files(
     check_minimum(1, chunk=chunk)
     names = iter(files)
     chunks = iter(lambda: tuple(islice(names, chunk)), ())
-    read = partial(_read_chunk, preprocessing)
+    read = partial(decode_chunk, preprocessing)
     return _in_threads(read, chunks, workers) if workers else map(read, chunks)
 
 
@@ -79,14 +79,16 @@ def _in_threads(function: Callable[[Item], Result], items: Iterable[Item], worke
         pool.shutdown(cancel_futures=True)
 
 
-def _read_chunk(preprocessing: Preprocessing, files: Sequence[str]) -> Chunk:
+def decode_chunk(preprocessing: Preprocessing, files: Sequence[str], contents: Iterable[bytes] | None = None) -> Chunk:
+    """Decode files by name, or their contents."""
     assert preprocessing.size is not None
     assert preprocessing.channels is not None
     pixels = np.empty((len(files), preprocessing.channels, *preprocessing.size), np.uint8)
     losses, reasons = list[UnseenPart](), list[str | None]()
-    for file in files:
+    sources: Iterable[Path | BytesIO] = map(Path, files) if contents is None else map(BytesIO, contents)
+    for file, source in zip(files, sources, strict=True):
         try:
-            image, loss = decode(Path(file), file, preprocessing)
+            image, loss = decode(source, file, preprocessing)
             pixels[len(losses)] = image.numpy()
             losses.append(loss)
             reasons.append(None)

@@ -6,14 +6,13 @@ matched by name.
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from capsella.data.catalogue import source_names
@@ -22,27 +21,19 @@ from capsella.data.duplicates import fingerprint, similar_pairs
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions, DomainData, FileData, NamedData, data_from
 from capsella.data.reading import ImageData
+from capsella.data.splits import SourceFacts
 from capsella.errors import CapsellaError, near_names, pluralize
-from capsella.image_options import ValueRange
 
 _OF_ONE_SOURCE = ("group", "folds", "fold", "split_file", "cell_radius")  # options that do not suit other sources
 MAX_COMPARED = 20_000  # images; among more, copies are found by equal pixels only, not by perceptual hashes
 
 
-class Domain(NamedTuple):
-    """All images of a domain.
+@dataclass(frozen=True, eq=False)
+class Domain(SourceFacts):
+    """All images of a domain. left_out: number of images left out, for each class that the network does not have."""
 
-    notes, broken, value_range, cell_radius: as in `Splits`. left_out: number of images left out, for each class that
-    the network does not have.
-    """
-
-    name: str
     images: ImageSet
-    left_out: Mapping[str, int] = {}
-    notes: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
-    value_range: ValueRange | None = None
-    cell_radius: float | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def of_classes(self, classes: Sequence[str]) -> "Domain":
         """Return the domain with only the images of a network's classes, matched by name.
@@ -50,13 +41,14 @@ class Domain(NamedTuple):
         Raises:
             CapsellaError: there are none.
         """
-        matched = match_classes(self.images, classes)
-        if len(matched.images) == 0:
+        images = match_classes(self.images, classes)
+        if len(images) == 0:
             raise CapsellaError(
                 f"{self.name}: must have one of the network's classes ({', '.join(classes)}), but has "
                 f"{', '.join(self.images.classes)}. Rename the folders of the classes"
             )
-        return self._replace(images=matched.images, left_out=matched.left_out)
+        others = {name: n for name, n in self.images.counts().items() if n and _class_index(name, classes) < 0}
+        return replace(self, images=images, left_out=others)
 
     def lines(self) -> list[str]:
         """Return the notes and warnings to show before any result, a line each."""
@@ -92,26 +84,14 @@ def options_of_domain(data: DataOptions, domain: str) -> DataOptions:
     return replace(other, **shared)
 
 
-class MatchedClasses(NamedTuple):
-    """The images of matched classes, the number of images of each other class, and a mask of the images kept."""
-
-    images: ImageSet
-    left_out: dict[str, int]
-    kept: Bool[Tensor, " n"]
-
-
-def match_classes(images: ImageSet, classes: Sequence[str]) -> MatchedClasses:
+def match_classes(images: ImageSet, classes: Sequence[str]) -> ImageSet:
     """Return the images whose class name is in `classes`; their labels become indices into `classes`.
 
     A name without an exact match is matched regardless of case and of the two Unicode forms of an umlaut.
     """
     number = torch.tensor([_class_index(name, classes) for name in images.classes])
-    kept = number[images.labels] >= 0
-    matched = images.subset(kept.nonzero().flatten())
-    matched = replace(matched, labels=number[matched.labels], classes=tuple(classes))
-    others = [name for name, index in zip(images.classes, number.tolist(), strict=True) if index < 0]
-    counts = images.counts()
-    return MatchedClasses(matched, {name: counts[name] for name in others if counts[name]}, kept)
+    matched = images.subset((number[images.labels] >= 0).nonzero().flatten())
+    return replace(matched, labels=number[matched.labels], classes=tuple(classes))
 
 
 def common_classes(sets: Sequence[ImageSet], domains: Sequence[str]) -> tuple[str, ...]:

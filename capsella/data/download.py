@@ -1,9 +1,8 @@
-"""Find the files of data sets, or download them with a checksum and a progress bar; unpack them within limits."""
+"""Find the files of data sets, or download them with a checksum and a progress bar."""
 
 import gzip
 import os
 import shutil
-import zipfile
 from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -14,10 +13,6 @@ from rich.console import Console
 from rich.progress import wrap_file
 
 from capsella.errors import CapsellaError
-
-# A .npz file may unpack to this many bytes, a larger one to MAX_RATIO times its size: deflate packs zeros to a
-# thousandth, drawings to a tenth.
-MAX_BYTES, MAX_RATIO = 1_000_000_000, 200
 
 
 def data_root() -> Path:
@@ -71,14 +66,3 @@ def gunzip(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise CapsellaError(f"{path}: must not unpack to more than {most:,} bytes; this is not the expected data set")
     return content
-
-
-def check_archive(path: Path) -> None:
-    """Raise `CapsellaError` if a zip file, such as a .npz file, unpacks to more than images would, by its directory."""
-    with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    packed = path.stat().st_size
-    if size > max(MAX_BYTES, MAX_RATIO * packed):
-        raise CapsellaError(
-            f"{path}: must not unpack to more than {MAX_RATIO} times its size, got {packed:,} bytes for {size:,}"
-        )

@@ -85,27 +85,24 @@ class Copies(NamedTuple):
 
 
 def find_copies(
-    source: str,
-    images: ImageSet,
-    fingerprints: Int64[np.ndarray, "n 5"],
-    splits: Mapping[str, Int64[Tensor, " k"]],
-    duplicates: Duplicates,
+    source: str, images: ImageSet, splits: Mapping[str, Int64[Tensor, " k"]], duplicates: Duplicates
 ) -> Copies | None:
-    """Find copies among images by their fingerprints; None if there are none.
+    """Find copies among images by their fingerprints; None if there are none, or no fingerprints.
 
     Warns of copies in two classes, or in two splits.
 
     Args:
         source: name of the source, for messages.
-        images: the images.
-        fingerprints: fingerprint of each image.
+        images: the images, with fingerprints as metadata.
         splits: indices of the images in each split of the source or split file; other images are ignored.
         duplicates: whether exact copies in two classes or splits are an error.
 
     Raises:
         CapsellaError: exact copies are in two classes or splits, and `duplicates` is "error"; names the files.
     """
-    used = torch.cat([*splits.values()]).numpy()
+    if "fingerprint" not in images.metadata:
+        return None
+    fingerprints, used = images.metadata["fingerprint"].numpy(), torch.cat([*splits.values()]).numpy()
     part = np.repeat(np.arange(len(splits)), [len(rows) for rows in splits.values()])
     _, first, same = np.unique(fingerprints[used, 0], return_index=True, return_inverse=True)
     alike = similar_sets(fingerprints[used][first, 1:])[same]
@@ -126,7 +123,9 @@ def find_copies(
                 text = f"{source}: {what} in {where}: {_pairs(torn, names)}"
                 warn_once(f"copies: {text}", text)
     groups = np.full(len(images), -1)
-    groups[used] = _joined(images, used, alike * len(splits) + part)
+    own = images.metadata["group"].numpy()[used] if "group" in images.metadata else np.arange(len(used))
+    edges = [np.stack([np.arange(len(used)), _first(numbers)], 1) for numbers in (own, alike * len(splits) + part)]
+    groups[used] = _connected(np.concatenate(edges), len(used))  # groups that share copies become one
     first_of_set = _first(alike)
     copy = int(np.flatnonzero(first_of_set != np.arange(len(alike)))[0])
     example = f"{names[first_of_set[copy]]} and {names[copy]}"
@@ -149,15 +148,6 @@ def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) ->
     order = np.lexsort((sides, numbers))
     sets = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
     return [(int(rows[0]), int(rows[-1])) for rows in sets if sides[rows[0]] != sides[rows[-1]]]
-
-
-def _joined(
-    images: ImageSet, used: Int64[np.ndarray, " k"], copies: Int64[np.ndarray, " k"]
-) -> Int64[np.ndarray, " k"]:
-    """Return the group of each image; groups that share copies become one."""
-    rows = np.arange(len(used))
-    groups = images.metadata["group"].numpy()[used] if "group" in images.metadata else rows
-    return _connected(np.concatenate([np.stack([rows, _first(key)], 1) for key in (groups, copies)]), len(rows))
 
 
 def _first(numbers: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:

@@ -9,9 +9,10 @@ and folders are ignored.
 """
 
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median_low
@@ -65,11 +66,6 @@ class FolderListing:
         """Paths of the files, relative to the folder, with forward slashes."""
         return tuple(file.path for file in self.files)
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return tuple(sorted({file.label for file in self.files}))
-
 
 def list_folder(root: Path) -> FolderListing:
     """List every image file with its class, and its split if the folder is split.
@@ -77,67 +73,64 @@ def list_folder(root: Path) -> FolderListing:
     Raises:
         CapsellaError: no such folder, fewer than two classes, a class without images, or splits beside classes.
     """
-    skipped = list[str]()
-    folders = _sub_folders(root)
+    folders, beside = _contents(root)
     named = {folder: _SPLITS[folder.casefold()] for folder in folders if folder.casefold() in _SPLITS}
     others = [folder for folder in folders if folder not in named]
     is_split = "train" in named.values() and (not others or len(named) > 1)
     if is_split and others:
         splits, classes = ", ".join(named), ", ".join(others)
         raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move either away")
-    skipped += _beside(root) if is_split else []
-    files = [
-        ClassFile(path, path.split("/")[int(is_split)], named.get(folder))
-        for folder in (folders if is_split else ["."])
-        for path in _files_by_class(root, root / folder, skipped)
-    ]
+    files, skipped = list[ClassFile](), beside if is_split else []
+    for folder in folders if is_split else ["."]:
+        labels, beside = _contents(root / folder)
+        if len(labels) < 2:
+            raise CapsellaError(
+                f"{root / folder}: must have one subfolder per class, 2 or more, got {labels or 'none'}"
+            )
+        skipped += beside
+        for label in labels:
+            paths = sorted(path.relative_to(root).as_posix() for path in walk(root / folder / label, skipped))
+            if not paths:
+                text = f"a class must have images ({', '.join(ENDINGS)}), got none"
+                raise CapsellaError(f"{root / folder / label}: {text}")
+            files += [ClassFile(path, label, named.get(folder)) for path in paths]
     return FolderListing(root, tuple(files), skipped_notes(skipped))
 
 
-def _files_by_class(root: Path, folder: Path, skipped: list[str]) -> list[str]:
-    classes = _sub_folders(folder)
-    if len(classes) < 2:
-        raise CapsellaError(f"{folder}: must have one subfolder per class, 2 or more, got {classes or 'none'}")
-    skipped += _beside(folder)
-    found = []
-    for name in classes:
-        files = walk(folder / name, skipped, frozenset({root.resolve()}))
-        if not files:
-            raise CapsellaError(f"{folder / name}: a class must have images ({', '.join(ENDINGS)}), got none")
-        found += sorted(path.relative_to(root).as_posix() for path in files)
-    return found
+def walk(folder: Path, skipped: list[str]) -> list[Path]:
+    """Return the image files of a folder and its subfolders, and append the names of other files to `skipped`."""
+    images = []
+    for parent, _, names in _walk(folder):
+        for name in names:
+            if name.lower().endswith(ENDINGS) and (parent / name).is_file():
+                images.append(parent / name)
+            else:
+                skipped.append(name)
+    return images
 
 
-def walk(folder: Path, skipped: list[str], above: frozenset[Path] = frozenset()) -> list[Path]:
-    """Return the image files of a folder and its subfolders, and append the names of other files to `skipped`.
-
-    `above` are the real folders on the way here.
-    """
-    found = [entry for entry in sorted(folder.iterdir()) if _is_image(entry)]
-    skipped += [name for name in _beside(folder) if not _is_image(folder / name)]
-    above = above | {folder.resolve()}
-    for name in _sub_folders(folder, above):
-        found += walk(folder / name, skipped, above)
-    return found
-
-
-def _sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
-    """Return the names of the subfolders, except hidden ones and links that lead back to a folder in `above`."""
+def _contents(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the folders and of the files in a folder."""
     if not folder.is_dir():
         raise CapsellaError(no_folder(folder))
-    here = folder.resolve()
-    entries = [entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    real = {entry.name: entry.resolve() for entry in entries}
-    return sorted(name for name, path in real.items() if path not in above and not here.is_relative_to(path))
+    return next(_walk(folder))[1:]
 
 
-def _beside(folder: Path) -> list[str]:
-    """Return the names of the files, pipes and dangling links in a folder that are not hidden."""
-    return sorted(entry.name for entry in folder.iterdir() if not entry.is_dir() and not entry.name.startswith("."))
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield a folder and those below it, each with the names of the folders and files in it.
 
+    Hidden ones, and links that lead back to a folder above, are left out.
+    """
 
-def _is_image(path: Path) -> bool:
-    return path.name.lower().endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
+    def fail(error: OSError) -> None:
+        raise error
+
+    for name, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+        parent = Path(name)
+        above = {*parent.resolve().parents, *(path.resolve() for path in (parent, *parent.parents))}
+        shown = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in shown if (parent / name).resolve() not in above]
+        yield parent, folders, sorted(name for name in files if not name.startswith("."))
 
 
 def skipped_notes(skipped: Sequence[str]) -> tuple[str, ...]:
@@ -169,8 +162,7 @@ class FolderSummary:
 
     path: the folder. images: number of files, some of which may be broken. train: number of files in the folder
     `train`, if the folder is split. validation: whether it has a validation split. classes: their names. height, width:
-    pixels, medians of the inspected files. channels: 1 if every inspected file is grey, else 3. listing: its files,
-    which `load_data` then need not list again.
+    pixels, medians of the inspected files. channels: 1 if every inspected file is grey, else 3.
     """
 
     path: Path
@@ -181,7 +173,6 @@ class FolderSummary:
     height: int
     width: int
     channels: int
-    listing: FolderListing | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         """Return the summary as a line.
@@ -213,11 +204,10 @@ def inspect_folder(path: Path) -> FolderSummary:
         images=len(files),
         train=sum(file.split == "train" for file in files) or None,
         validation=any(file.split == "validation" for file in files),
-        classes=listing.classes,
+        classes=tuple(sorted(first)),
         height=median_low(image.height for image in headers),
         width=median_low(image.width for image in headers),
         channels=1 if all(image.mode[0] in "1LIF" and image.mode != "LAB" for image in headers) else 3,
-        listing=listing,
     )
 
 
@@ -261,6 +251,8 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
         raise CapsellaError(f"{root}: no image of {min(missing)!r} can be read. Left out: {'; '.join(broken)}")
     paths = tuple(file.path for file in files)
     metadata, about_groups = {"content": torch.tensor(contents)}, tuple[str, ...]()
+    if options.duplicates != "ignore":
+        metadata["fingerprint"] = torch.from_numpy(np.array(prints))
     if options.group is not None:
         metadata["group"] = group_numbers(options.group, paths, listing.paths)
         about_groups = group_notes(metadata["group"])
@@ -271,7 +263,6 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
         parts = {"train": [*range(len(files))]}
     elif not (parts["train"] and parts["test"]):
         raise CapsellaError(f"{root}: a folder that is split must have images in train and test")
-    order = [row for part in parts.values() for row in part]
     return SourceSplits(
         root.resolve().name,
         **{split: images.subset(part) for split, part in parts.items() if part},
@@ -279,7 +270,6 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
         notes=(*listing.notes, *about_groups, *notes, *UnseenCount.of(losses).lines()),
         cell_radius=options.cell_radius,
         value_range=options.range,
-        fingerprints=None if options.duplicates == "ignore" else np.array(prints, np.int64)[order],
         listing=listing.paths,
     )
 

@@ -102,11 +102,6 @@ def limit_per_class(labels: Int64[Tensor, " n"], number: int, seed: int) -> Int6
     return torch.cat([order[:0], *drawn]).sort().values
 
 
-def first_per_class(images: ImageSet, number: int, seed: int) -> ImageSet:
-    """Return at most `number` images per class, drawn by `limit_per_class`."""
-    return images.subset(limit_per_class(images.labels, number, seed))
-
-
 def _held(items: Items, among: Int64[Tensor, " n"], fraction: float, seed: int, keep: int) -> Bool[Tensor, " n"]:
     """Return a mask of the indices to hold out, of which each class keeps at least `keep` groups."""
     labels = items.labels[among].numpy()

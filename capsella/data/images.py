@@ -39,10 +39,11 @@ class ImageSet:
     """Names of the classes; a test set may have no image of a rare one."""
     files: tuple[str, ...] | None = None
     """The file of each image, or None."""
-    metadata: dict[str, Shaped[Tensor, " n"]] = field(default_factory=dict)
+    metadata: dict[str, Shaped[Tensor, "n ..."]] = field(default_factory=dict)
     """More integers for each image. `group`: images of one group (a patient, a photograph) stay in one split. `copies`:
     groups that also join copies of an image. `toy`: images of one toy may be in two splits, but are not independent.
-    `domain`: where an image comes from. `content`: changes if the file is replaced."""
+    `domain`: where an image comes from. `content`: changes if the file is replaced. `fingerprint`: [n 5], by which
+    copies are found."""
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
@@ -60,9 +61,10 @@ class ImageSet:
         if self.files is not None and len(self.files) != len(images):
             raise ValueError(f"files: must name every image, got {len(self.files)} for {len(images)} images")
         for name, values in self.metadata.items():
-            if values.shape != (len(images),):
-                got = f"shape {tuple(values.shape)} for {len(images)} images"
-                raise ValueError(f"metadata {name!r}: must be one number for each image, got {got}")
+            if len(values) != len(images):
+                raise ValueError(
+                    f"metadata {name!r}: must have a row for each image, got {len(values)} for {len(images)}"
+                )
 
     def __len__(self) -> int:
         return len(self.images)

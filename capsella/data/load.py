@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Int64
@@ -14,9 +15,9 @@ from capsella.data.catalogue import read_named
 from capsella.data.domains import Domain, common_classes, copies_among, match_classes, options_of_domain
 from capsella.data.download import data_root
 from capsella.data.duplicates import Copies, find_copies
-from capsella.data.folder import FolderListing, list_folder, read_folder
+from capsella.data.folder import list_folder, read_folder
 from capsella.data.holdout import Items, hold_out, hold_out_fold, limit_per_class
-from capsella.data.images import ImageSet, join
+from capsella.data.images import join
 from capsella.data.npz import read_npz
 from capsella.data.options import (
     DataOptions,
@@ -40,16 +41,16 @@ from capsella.data.splits import (
     single_images,
 )
 from capsella.data.summary import ClassCounts, describe
-from capsella.errors import ArgumentError, CapsellaError, errors_of, unknown_name
+from capsella.errors import ArgumentError, CapsellaError, errors_of
 from capsella.image_options import ValueRange
 
 Rows = Int64[Tensor, " k"]  # indices of a source's images: its training images first, then validation and test images
 
 PAIRS_PER_IMAGE = 1000  # Sabour et al. 2017, §6: 1,000 pairs per digit, of 60,000 to train and 10,000 to test
-_MISSING = -1  # value of metadata that only other splits of the source have
 
-# The training sets of Forslöv's thesis (2018, §8.1, Table 1), as fields of `DataOptions`.
-THESIS_SETS: dict[str, dict[str, int]] = {
+# The training sets of Forslöv's thesis (2018, §8.1, Table 1), as fields of `DataOptions`. They share validation and
+# test images; mini is part of small, and small of medium-size. The thesis had 15 classes of one laboratory.
+THESIS_SETS: dict[str, dict[str, Any]] = {
     "mini": {"per_class": 100},
     "small": {"per_class": 300},
     "medium-size": {"per_class": 900},
@@ -59,16 +60,12 @@ THESIS_SETS: dict[str, dict[str, int]] = {
 }
 
 
-def load_data(options: DataOptions, listing: FolderListing | None = None) -> Splits:
+def load_data(options: DataOptions) -> Splits:
     """Load images and split them.
 
     The test images are held out first, then the validation images from the rest, unless the source has them. Then
     `per_class`, `validation_per_class` and `test_per_class` limit each split, and `first_classes` selects classes.
     Pairs are made last, of two images of the same split.
-
-    Args:
-        options: which images, and how.
-        listing: the files of a folder, if it was listed already, e.g. by `inspect_folder`.
 
     Raises:
         ValueError: no such public data set, or fewer classes than `first_classes`; pairs of images in colour, or
@@ -79,7 +76,7 @@ def load_data(options: DataOptions, listing: FolderListing | None = None) -> Spl
         return _pairs(load_data(options.single()), options)
     if isinstance(options, DomainData):
         return _domains(options)
-    return load_source(options, listing).split(options)
+    return load_source(options).split(options)
 
 
 def load_once(options: DataOptions) -> Splits:
@@ -111,42 +108,24 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
     channels = None if isinstance(options, NamedData) and options.camera == "both" else 1
     small = options.replace(size=options.size or 1, channels=channels)  # pixels do not matter, nor does their range
     source = load_source(small.with_measured((0.0, 1.0), 1.0))
-    for note in (*source.notes, *(f"left out {reason}" for reason in source.broken)):
+    for note in (*source.source.notes, *(f"left out {reason}" for reason in source.source.broken)):
         say(note)
     source.table(options).write(path)
     return describe(source.split(options))
 
 
-def thesis_set(name: str, options: DataOptions) -> DataOptions:
-    """Return `options` limited to a training set of the thesis (2018, §8.1, Table 1).
-
-    The sets share validation and test images (of their classes). Mini is part of small, and small of medium-size. A
-    class with fewer images than the set asks for contributes all. The thesis had 15 classes of one laboratory; here the
-    classes are those of the source, in its order.
-
-    Raises:
-        ArgumentError: no set has that name.
-
-    >>> thesis_set("mini", NamedData()).per_class
-    100
-    """
-    if name not in THESIS_SETS:
-        raise unknown_name("set", name, THESIS_SETS)
-    return options.replace(**{"per_class": None, "first_classes": None, **THESIS_SETS[name]})
-
-
-def load_source(options: DataOptions, listing: FolderListing | None = None) -> "LoadedSource":
-    """Read a source of single images; `listing` has the files of a folder, if it was listed already."""
+def load_source(options: DataOptions) -> "LoadedSource":
+    """Read a source of single images."""
     table = None if options.split_file is None else read_split_file(options.split_file)
     if isinstance(options, FolderData):
-        source = read_folder(options, listing or list_folder(options.path), table)
+        source = read_folder(options, list_folder(options.path), table)
     elif isinstance(options, NpzData):
-        source = replace(read_npz(options.path, options), value_range=options.range)
+        source = replace(read_npz(options.path, options, label=options.label), value_range=options.range)
     elif isinstance(options, NamedData):
         source = read_named(options)
     else:
         raise ArgumentError("data", "be a single source of images", options.kind)
-    return LoadedSource(source, table)
+    return LoadedSource(source, table, options.duplicates if isinstance(options, FileData) else "ignore")
 
 
 class LoadedSource:
@@ -162,21 +141,22 @@ class LoadedSource:
         CapsellaError: the split file does not fit the source, or has no training or test images.
     """
 
-    def __init__(self, source: SourceSplits, split_table: SplitTable | None = None) -> None:
-        """`split_table` holds the split file that divides the images, if any."""
-        self.source, self.split_table = source, split_table
-        self.notes, self.broken = source.notes, source.broken
+    def __init__(
+        self, source: SourceSplits, split_table: SplitTable | None = None, duplicates: Duplicates = "error"
+    ) -> None:
+        """`split_table` holds the split file that divides the images, if any; `duplicates` is as in `FileData`."""
+        self.source, self.split_table, self._duplicates = source, split_table, duplicates
         sets = source.named()
-        names = dict.fromkeys(name for images in sets.values() for name in images.metadata)
         with errors_of(f"{source.name}: images of all splits must be alike, set --size and --channels"):
-            self.images = join([_with_metadata(images, names) for images in sets.values()])
+            self.images = join([*sets.values()])
         every = torch.arange(len(self.images)).split([len(images) for images in sets.values()])
         self.rows = dict(zip(sets, every, strict=True))
         self.classes = self.images.classes
-        self._class_names = [self.classes[label] for label in self.images.labels.tolist()]
         files = self.images.files or ()
         self._by_file = 0 < len(set(files)) == len(files)  # every image has its own file name
-        self._copies: dict[Duplicates, Copies | None] = {}
+        keys = files if self._by_file else map(str, range(len(self.images)))
+        # The class of each image, by its key in split files: its file name or position.
+        self._class_of = dict(zip(keys, [self.classes[label] for label in self.images.labels.tolist()], strict=True))
         if split_table is not None:
             self._apply(split_table)
 
@@ -184,18 +164,11 @@ class LoadedSource:
         """Split the images by `options`."""
         (divided, notes), source = self._held_out(options), self.source
         rows, classes = self._limited(divided, options)
-        train, validation, test = (self._take(rows[name], classes) for name in SPLIT_NAMES)
-        return Splits(
-            source.name,
-            train,
-            validation,
-            test,
-            None if source.listing is None else self._table(divided, source.listing),
-            broken=source.broken,
-            notes=(*source.notes, *notes),
-            value_range=source.value_range,
-            cell_radius=source.cell_radius,
-        )
+        images: dict[str, Any] = {name: self.images.subset(rows[name]) for name in SPLIT_NAMES}
+        if classes != self.images.classes:
+            images = {name: part.of_classes(classes) for name, part in images.items()}
+        table = None if source.listing is None else self._table(divided, source.listing)
+        return Splits(**images, table=table, **source.facts() | {"notes": (*source.notes, *notes)})
 
     def table(self, options: DataOptions) -> SplitTable:
         """Return the table for the split file of `split(options)`."""
@@ -205,36 +178,36 @@ class LoadedSource:
     def _table(self, rows: dict[str, Rows], others: Iterable[str]) -> SplitTable:
         """Return a table of the split of each image. `others` are listed as unused if they were not read."""
         split_of = {row: name for name, part in rows.items() for row in part.tolist()}
-        keys, names, by_file = self._keys(self._by_file), self._class_names, self._by_file
         table = {
-            key: TableRow(split_of.get(row, UNUSED), None if by_file else names[row]) for row, key in enumerate(keys)
+            key: TableRow(split_of.get(row, UNUSED), None if self._by_file else name)
+            for row, (key, name) in enumerate(self._class_of.items())
         }
-        return SplitTable(by_file, table | {file: TableRow(UNUSED) for file in sorted({*others} - {*keys})})
-
-    def _keys(self, by_file: bool) -> list[str]:
-        """Return each image's key in a split file: its file name or position."""
-        return [*(self.images.files or ())] if by_file else [str(number) for number in range(len(self.images))]
+        return SplitTable(self._by_file, table | {file: TableRow(UNUSED) for file in sorted({*others} - {*table})})
 
     def _apply(self, table: SplitTable) -> None:
         """Set `classes` and `rows` by a split file."""
-        name, names = self.source.name, self._class_names
-        if table.by_file and not self._by_file:
-            raise CapsellaError(
-                f"{table.path}: {name} has no file name of its own for each image; its split file must have the "
-                "columns index, class and split"
-            )
-        keys = self._keys(table.by_file)
-        _check_rows(self.source, dict(zip(keys, names, strict=True)), table)
-        rows = {
-            split: torch.tensor([row for row, key in enumerate(keys) if table.rows[key].split == split]).long()
-            for split in SPLIT_NAMES
-        }
+        name, class_of = self.source.name, self._class_of
+        if table.by_file != self._by_file:
+            columns = "file and split" if self._by_file else "index, class and split"
+            raise CapsellaError(f"{table.path}: must have the columns {columns} for the images of {name}")
+        for key in sorted(table.rows.keys() - class_of.keys() - (table.unused if table.by_file else set())):
+            if not any(f"/{key}: " in f"/{reason}" for reason in self.source.broken):  # broken files were left out
+                raise CapsellaError(f"{table.path}: {key} is not in {name}")
+        if unlisted := [key for key in class_of if key not in table.rows]:
+            text = f"split_file must list every image; it lacks {len(unlisted)}, e.g. {unlisted[0]}"
+            raise CapsellaError(f"{name}: {text}")
+        for key, class_name in class_of.items():
+            if (listed := table.rows[key].class_name) not in (None, class_name):
+                text = f"must be of the class {class_name!r}, got {listed!r}; was the file written with other options?"
+                raise CapsellaError(f"{table.path}: image {key} of {name} {text}")
+        split_of = [table.rows[key].split for key in class_of]
+        rows = {split: [row for row, other in enumerate(split_of) if other == split] for split in SPLIT_NAMES}
         for split in ("train", "test"):
-            if not len(rows[split]):
+            if not rows[split]:
                 raise CapsellaError(f"{name}: the {split} split is empty; a split file needs train and test")
-        used = {names[row] for part in rows.values() for row in part.tolist()}
-        self.classes = tuple(label for label in self.images.classes if label in used or label not in names)
-        self.rows = {split: part for split, part in rows.items() if len(part)}
+        unused = set(class_of.values()) - {class_of[key] for key in class_of if table.rows[key].split != UNUSED}
+        self.classes = tuple(label for label in self.images.classes if label not in unused)
+        self.rows = {split: torch.tensor(part) for split, part in rows.items() if part}
 
     def _limited(self, divided: dict[str, Rows], options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
         """Apply the limits per class and of the number of classes; return the rows and classes that are left."""
@@ -254,7 +227,7 @@ class LoadedSource:
 
     def _held_out(self, options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
         """Hold out the missing splits; return all splits, and notes on copies."""
-        copies = self._find_copies(options.duplicates if isinstance(options, FileData) else "ignore")
+        copies = self._copies
         groups = self.images.metadata.get("group") if copies is None else torch.from_numpy(copies.groups)
         items = Items(self.images.labels, self.images.classes, groups, copies is not None)
         train, validation, test = (self.rows.get(split) for split in SPLIT_NAMES)
@@ -272,43 +245,9 @@ class LoadedSource:
         assert test is not None
         return {"train": train, "validation": validation, "test": test}, copies.notes if copies else ()
 
-    def _find_copies(self, duplicates: Duplicates) -> Copies | None:
-        prints = self.source.fingerprints
-        if duplicates == "ignore" or prints is None:
-            return None
-        if duplicates not in self._copies:
-            self._copies[duplicates] = find_copies(self.source.name, self.images, prints, self.rows, duplicates)
-        return self._copies[duplicates]
-
-    def _take(self, rows: Rows, classes: tuple[str, ...]) -> ImageSet:
-        taken = self.images.subset(rows)
-        taken = replace(taken, metadata={name: of for name, of in taken.metadata.items() if (of != _MISSING).any()})
-        return taken if taken.classes == classes else taken.of_classes(classes)
-
-
-def _with_metadata(images: ImageSet, names: Iterable[str]) -> ImageSet:
-    """Add the metadata that only other sets have, with the value `_MISSING`."""
-    missing = {name: torch.full((len(images),), _MISSING) for name in names}
-    return replace(images, metadata={**missing, **images.metadata})
-
-
-def _check_rows(source: SourceSplits, known: dict[str, str], table: SplitTable) -> None:
-    gone = [key for key, row in table.rows.items() if key not in known and not (table.by_file and row.split == UNUSED)]
-    if table.by_file:  # broken files were left out of the source; positions do not count them
-        gone = [key for key in gone if not any(f"/{key}: " in f"/{reason}" for reason in source.broken)]
-    if gone:
-        raise CapsellaError(f"{table.path}: {gone[0]} is not in {source.name}")
-    if unlisted := [key for key in known if key not in table.rows]:
-        raise CapsellaError(
-            f"{source.name}: split_file must list every image; it lacks {len(unlisted)}, e.g. {unlisted[0]}"
-        )
-    for key, name in known.items():
-        listed = table.rows[key].class_name
-        if listed not in (None, name):
-            raise CapsellaError(
-                f"{table.path}: image {key} of {source.name} must be of the class {name!r}, got {listed!r}; was the "
-                "file written with other options?"
-            )
+    @cached_property
+    def _copies(self) -> Copies | None:
+        return find_copies(self.source.name, self.images, self.rows, self._duplicates)
 
 
 def read_domain(
@@ -335,11 +274,9 @@ def read_domain(
         options = replace(options, range=value_range)
     loaded = load_source(options)
     source, images = loaded.source, loaded.images
-    if source.fingerprints is not None:
-        every = {"train": torch.arange(len(images))}
-        if copies := find_copies(source.name, images, source.fingerprints, every, "keep"):
-            images = replace(images, metadata={**images.metadata, "copies": torch.from_numpy(copies.groups)})
-    return Domain(source.name, images, {}, source.notes, source.broken, source.value_range, source.cell_radius)
+    if copies := find_copies(source.name, images, {"train": torch.arange(len(images))}, "keep"):
+        images = replace(images, metadata={**images.metadata, "copies": torch.from_numpy(copies.groups)})
+    return Domain(images=images, **source.facts())
 
 
 def _domains(options: DomainData) -> Splits:
@@ -366,7 +303,7 @@ def _domains(options: DomainData) -> Splits:
             parts[name] = replace(single, metadata=metadata)
         splits.append(parts)
     train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
-    notes = [note for loaded in sources for note in loaded.notes]
+    notes = [note for loaded in sources for note in loaded.source.notes]
     if copies := len(copies_among(test, join([train, validation]))):
         notes.append(f"WARNING: {copies} of {len(test)} test images are copies of another domain's training images")
     return Splits(
@@ -374,19 +311,15 @@ def _domains(options: DomainData) -> Splits:
         train,
         validation,
         test,
-        broken=tuple(error for loaded in sources for error in loaded.broken),
+        broken=tuple(error for loaded in sources for error in loaded.source.broken),
         notes=tuple(notes),
     )
 
 
 def _of_classes(loaded: LoadedSource, classes: tuple[str, ...]) -> LoadedSource:
     """Return the source with only the images of `classes`; their labels become indices into it."""
-    sets = {split: match_classes(images, classes) for split, images in loaded.source.named().items()}
-    fingerprints = loaded.source.fingerprints
-    if fingerprints is not None:
-        fingerprints = fingerprints[torch.cat([matched.kept for matched in sets.values()]).numpy()]
-    images = {split: matched.images for split, matched in sets.items()}
-    return LoadedSource(replace(loaded.source, fingerprints=fingerprints, **images))  # type: ignore[arg-type]
+    sets: dict[str, Any] = {split: match_classes(images, classes) for split, images in loaded.source.named().items()}
+    return LoadedSource(replace(loaded.source, **sets), duplicates="keep")
 
 
 def _pairs(splits: Splits, options: PairData) -> Splits:

@@ -22,13 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64, UInt8
+from jaxtyping import Int, UInt8
 from PIL import Image
 from torch import Tensor
 
 from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
 from capsella.data.decoding import picture_of, read_all, resize_array, rgb_images, stack
-from capsella.data.download import check_archive
 from capsella.data.duplicates import Fingerprint, fingerprint
 from capsella.data.folder import spread
 from capsella.data.images import ImageSet
@@ -38,70 +37,60 @@ from capsella.data.splits import SPLIT_NAMES, SourceSplits, group_numbers
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
+# A file may unpack to this many bytes, a larger one to MAX_RATIO times its size: deflate packs zeros to a thousandth,
+# drawings to a tenth.
+MAX_BYTES, MAX_RATIO = 1_000_000_000, 200
 MAX_CLASSES = 100_000  # labels from here on cannot be indices of classes
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
 # Metadata with a meaning here; a user's array of the same name means something else.
-_RESERVED = {"group", "toy", "domain", "copies", "content"}
+_RESERVED = {"group", "toy", "domain", "copies", "content", "fingerprint"}
 _NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
 
 
 class NpzImages(NamedTuple):
-    """The images of a file, the errors of those left out, fingerprints if copies are looked for, and unseen parts.
-
-    rows: the position of each image in the file.
-    """
+    """The images of a file, their positions in it, the errors of those left out, and notes on parts that are unseen."""
 
     images: ImageSet
     rows: Int[np.ndarray, " n"]
     broken: tuple[str, ...]
-    fingerprints: Int64[np.ndarray, "n 5"] | None
-    losses: list[UnseenPart]
+    notes: tuple[str, ...]
 
 
-def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None = None) -> SourceSplits:
+def read_npz(
+    path: Path, options: DataOptions, classes: tuple[str, ...] | None = None, label: str | None = None
+) -> SourceSplits:
     """Read a .npz file in any of the layouts above.
 
     Args:
         path: the file.
         options: its size, channels, group and skip_broken are used.
         classes: names of the classes if the file has none.
+        label: the array of classes, as in `NpzData`.
 
     Raises:
         CapsellaError: no .npz file, arrays missing, pickled, or of a wrong shape or type, an image that is broken.
-        ValueError: `options.group` names no array.
+        ValueError: `options.group` or `label` names no array.
     """
     arrays = load_arrays(path)
-    if isinstance(options, NpzData) and options.label is not None:
-        arrays = with_label(path, arrays, options.label)
-    return read_arrays(path, arrays, options, classes)
-
-
-def read_arrays(
-    path: Path, arrays: Arrays, options: DataOptions, classes: tuple[str, ...] | None = None
-) -> SourceSplits:
-    """Read what `load_arrays` returned for `path`, like `read_npz`."""
+    if label is not None:
+        arrays = _with_label(path, arrays, label)
     if "train_images" in arrays:
         if options.group is not None:
             raise ArgumentError("group", "be None for a file with train_images, …", options.group)
         arrays = _joined(path, arrays, options)
-    options = with_radius(path, arrays, options)
+    options = _with_radius(path, arrays, options)
     parts = {"train": np.arange(len(_labels(path, arrays)))}
     if "split" in arrays:
         parts = _rows_by_split(path, arrays)
-        for split in ("train", "test"):
-            if split not in parts:
-                raise CapsellaError(f"{path}: must have train and test images if it is split, but has no {split}")
-    parts = {split: parts[split] for split in SPLIT_NAMES if split in parts}
     read = image_set(path, arrays, options, classes, np.concatenate([*parts.values()]))
     chosen = {split: np.flatnonzero(np.isin(read.rows, rows)) for split, rows in parts.items()}
     return SourceSplits(
         path.stem,
         **{split: read.images.subset(positions) for split, positions in chosen.items()},  # type: ignore[arg-type]
         broken=read.broken,
-        notes=UnseenCount.of(read.losses).lines(),
+        notes=read.notes,
         cell_radius=options.cell_radius,
-        fingerprints=read.fingerprints,
     )
 
 
@@ -123,7 +112,7 @@ def _joined(path: Path, arrays: Arrays, options: DataOptions) -> Arrays:
     return {**names, **joined, "split": split, "split_names": np.array(parts)}
 
 
-def with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
+def _with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
     """Return the arrays with the array `label` as the class of each image."""
     if label not in arrays or arrays[label].dtype.kind not in "iu":
         known = ", ".join(sorted(name for name, values in arrays.items() if values.dtype.kind in "iu"))
@@ -133,7 +122,7 @@ def with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
     return {**others, "label": arrays[label], **names}
 
 
-def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
+def _with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
     """Return options with the radius of a typical nucleus, measured if cells are cropped and it is not set."""
     if options.cells == "whole" or options.cell_radius is not None:
         return options
@@ -159,7 +148,9 @@ def load_arrays(path: Path) -> Arrays:
         if isinstance(file, np.ndarray):
             raise ValueError("it is a single array; a .npz file has several, each with a name")
         with file:
-            check_archive(path)
+            unpacked, packed = sum(member.file_size for member in file.zip.infolist()), path.stat().st_size
+            if unpacked > max(MAX_BYTES, MAX_RATIO * packed):
+                raise ValueError(f"{packed:,} bytes unpack to {unpacked:,}, more than {MAX_RATIO} times as many")
             arrays = {name: file[name] for name in file.files}
         text = {name: np.char.decode(values, "utf-8") for name, values in arrays.items() if values.dtype.kind == "S"}
         return arrays | text
@@ -181,7 +172,6 @@ def image_set(
     names = _class_names(path, arrays, labels) if classes is None else classes
     rows = np.arange(len(labels)) if rows is None else rows
     broken: tuple[str, ...] = ()
-    prints: list[Fingerprint | None] = []
     is_wanted = isinstance(options, NpzData) and options.duplicates != "ignore"
     if "image_offset" in arrays:
         _check_offsets(path, arrays, len(labels))
@@ -189,7 +179,7 @@ def image_set(
         results, positions, broken = read_all(readers, options.skip_broken)
         rows = rows[positions]
         images = stack([image for image, _ in results], [f"{path}, image {row}" for row in rows])
-        losses, prints = [loss for _, (loss, _) in results], [found for _, (_, found) in results]
+        losses, prints = [loss for _, (loss, _) in results], [found for _, (_, found) in results if found is not None]
         content = torch.from_numpy(np.diff(arrays["image_offset"])[rows].astype(np.int64))
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
@@ -199,17 +189,14 @@ def image_set(
         prints = [fingerprint(ImageData(picture_of(pixels[row]))) for row in rows.tolist()] if is_wanted else []
         content = torch.tensor([zlib.crc32(pixels[row].tobytes()) for row in rows.tolist()])
     files = _file_names(path, arrays, len(labels))
-    metadata = _metadata(path, arrays, options, len(labels), files)
+    metadata = {name: values[rows] for name, values in _metadata(path, arrays, options, len(labels), files).items()}
+    if is_wanted:
+        metadata["fingerprint"] = np.array(prints, np.int64).reshape(-1, 5)
+    tensors = {"content": content} | {name: torch.from_numpy(values) for name, values in metadata.items()}
+    chosen = None if files is None else tuple(files[row] for row in rows)
     with errors_of(path):
-        chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
-        found = ImageSet(
-            images,
-            torch.from_numpy(labels[rows]),
-            names,
-            None if files is None else tuple(files[row] for row in rows),
-            {"content": content, **chosen},
-        )
-    return NpzImages(found, rows, broken, np.array(prints, np.int64).reshape(-1, 5) if is_wanted else None, losses)
+        found = ImageSet(images, torch.from_numpy(labels[rows]), names, chosen, tensors)
+    return NpzImages(found, rows, broken, UnseenCount.of(losses).lines())
 
 
 def _file(path: Path, arrays: Arrays, row: int) -> BytesIO:
@@ -245,7 +232,10 @@ def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, " k"
     if codes.dtype.kind not in "iu" or codes.min(initial=0) < 0 or codes.max(initial=0) >= len(names):
         raise CapsellaError(f"{path}: `split` must hold codes from 0 to {len(names) - 1} for {names}")
     rows = {_SPLITS[name]: np.flatnonzero(codes == code) for code, name in enumerate(names) if name in _SPLITS}
-    return {split: chosen for split, chosen in rows.items() if len(chosen)}
+    for split in ("train", "test"):
+        if not len(rows.get(split, ())):
+            raise CapsellaError(f"{path}: must have train and test images if it is split, but has no {split}")
+    return {split: rows[split] for split in SPLIT_NAMES if len(rows.get(split, ()))}
 
 
 def _labels(path: Path, arrays: Arrays) -> Int[np.ndarray, " n"]:

@@ -6,10 +6,18 @@ All of them are `DataOptions`, which holds what every source has: size, splits, 
 import re
 from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, check_types, near_names
-from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRange, check_fit, check_range
+from capsella.errors import (
+    ArgumentError,
+    CapsellaError,
+    bounded,
+    check_argument,
+    check_fields,
+    check_types,
+    near_names,
+)
+from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRange, check_range
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 WITH_VIEWPOINTS = (*STEREO, "toys", "toys-5", "toys-20")
@@ -36,7 +44,7 @@ class DataOptions:
     kind: ClassVar[str]
     is_paired: ClassVar[bool] = False
 
-    size: int | None = None
+    size: int | None = bounded(None, 1, MAX_SIZE)
     """Resize to a square of this many pixels a side; `fit` is for oblong images. Default: keep the size."""
 
     fit: Fit = "crop"
@@ -51,7 +59,7 @@ class DataOptions:
     """For stained cells in colour: `cut` finds the cell by its nucleus and crops it at a scale common to all images;
     `matched` also normalises background and stain. Needs a size."""
 
-    cell_radius: float | None = None
+    cell_radius: float | None = bounded(None, 0, ends="()")
     """With `cells`: radius of a typical nucleus in pixels of the image files, which sets the scale. Default: the median
     of 100 images."""
 
@@ -60,13 +68,13 @@ class DataOptions:
     or for folders a regular expression whose one capture group, searched in the relative path, names the group; for
     .npz files the name of an array of integers; for toys and smallNORB `instance`."""
 
-    validation: float = 0.1
+    validation: float = bounded(0.1, 0, 1, ends="()")
     """Fraction of the training images held out for validation, per class, unless the source has a validation split."""
 
-    test: float = 0.2
+    test: float = bounded(0.2, 0, 1, ends="()")
     """Fraction of all images held out as the test set, per class, unless the source has a test split."""
 
-    folds: int | None = None
+    folds: int | None = bounded(None, 2)
     """Cross-validation: divide the images into this many folds, per class, and test on one of them, in place of
     `test`. If the source has a test split, only its training images are divided, and the test images stay unused."""
 
@@ -77,40 +85,31 @@ class DataOptions:
     """A CSV file with the columns file and split (train, validation, test or unused), which replaces the fractions and
     the source's own split. `capsella data split` writes one."""
 
-    split_seed: int = 0
+    split_seed: int = bounded(0, 0)
     """Seed of the random splits and of the images that the limits per class keep. A seed gives the same split on every
     machine."""
 
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
 
-    per_class: int | None = None
+    per_class: int | None = bounded(None, 1)
     """Maximum number of training images per class. The images kept by a smaller number are among those of a larger."""
 
-    first_classes: int | None = None
+    first_classes: int | None = bounded(None, 2)
     """Keep only this many classes, in the source's order. Splits and limits are the same as with all classes."""
 
-    validation_per_class: int | None = None
+    validation_per_class: int | None = bounded(None, 1)
     """Maximum number of validation images per class."""
 
-    test_per_class: int | None = None
+    test_per_class: int | None = bounded(None, 1)
     """Maximum number of test images per class, for quick tables. An error rate to compare with others needs all."""
 
     def __post_init__(self) -> None:
-        for name, fraction in (("validation", self.validation), ("test", self.test)):
-            check_argument(0 < fraction < 1, "be a fraction between 0 and 1, both excluded", **{name: fraction})
-        size, radius = self.size, self.cell_radius
-        check_argument(size is None or 1 <= size <= MAX_SIZE, f"be from 1 to {MAX_SIZE}, e.g. 64", size=size)
+        check_fields(self)
         check_argument(self.channels in (1, 3, None), "be 1, 3 or None", channels=self.channels)
-        check_argument(self.cells in get_args(Cells), f"be one of {', '.join(get_args(Cells))}", cells=self.cells)
-        check_argument(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
-        fits = radius is None or (self.cells != "whole" and 0 < radius < float("inf"))
-        check_argument(fits, "be above 0 and finite, and None unless cells are cropped", cell_radius=radius)
-        check_fit(self.fit)
-        check_minimum(1, per_class=self.per_class, validation_per_class=self.validation_per_class)
-        check_minimum(1, test_per_class=self.test_per_class)
-        check_minimum(2, first_classes=self.first_classes, folds=self.folds)
-        check_minimum(0, split_seed=self.split_seed)
+        check_argument(self.cells == "whole" or self.size is not None, "be whole without a size", cells=self.cells)
+        fits = self.cell_radius is None or self.cells != "whole"
+        check_argument(fits, "be None unless cells are cropped", cell_radius=self.cell_radius)
         if self.folds is None:
             check_argument(self.fold is None, "be None without folds", fold=self.fold)
         else:
@@ -357,22 +356,20 @@ class PairData(DataOptions):
 
     fit: Fit | None = None  # type: ignore[assignment]  # the default of the images' source
 
-    pair_shift: int = 4
+    pair_shift: int = bounded(4, 0)
     """Maximum shift of each image in pixels, in each direction. The canvas is larger by twice as much."""
 
-    train_pairs: int | None = None
+    train_pairs: int | None = bounded(None, 1)
     """Number of training pairs. Default: 1,000 for each training image."""
 
-    validation_pairs: int | None = None
+    validation_pairs: int | None = bounded(None, 1)
     """Number of validation pairs. Default: 1,000 for each validation image."""
 
-    test_pairs: int | None = None
+    test_pairs: int | None = bounded(None, 1)
     """Number of test pairs: the first of 1,000 for each test image."""
 
     def __post_init__(self) -> None:
-        check_minimum(0, pair_shift=self.pair_shift)
-        check_minimum(1, train_pairs=self.train_pairs, validation_pairs=self.validation_pairs)
-        check_minimum(1, test_pairs=self.test_pairs)
+        check_fields(self)
         check_argument(self.folds is None, "be None for pairs", folds=self.folds)
         check_argument(self.of not in ("pairs", "multimnist"), "be a source of single images", of=self.of)
         self.single()  # checks the shared fields

@@ -6,7 +6,7 @@ a resumed training sees the same pairs as an unbroken one.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ class PairSet:
     @property
     def labels(self) -> Int64[Tensor, "n 2"]:
         """[n 2], the classes of both images of each pair."""
-        return self.source.labels[self.draw(torch.arange(len(self))).members]
+        return self.source.labels[self.draw(torch.arange(len(self)))[0]]
 
     def counts(self) -> dict[str, int]:
         """Count the source's images of each class."""
@@ -82,19 +82,19 @@ class PairSet:
 
     def take(self, indices: Integer[Tensor, " b"]) -> Batch:
         """Return pairs: overlaid [b 1 h w], labels [b 2], and both images alone on the canvas [b 2 1 h w]."""
-        drawn = self.draw(indices)
-        parts = self.parts(drawn)
+        members, corners = self.draw(indices)
+        images = self.source.images[members.flatten()]
+        parts = place(images, corners.flatten(0, 1), self.image_size).unflatten(0, (len(indices), 2))
         first, second = parts.unbind(1)
         overlaid = first + torch.minimum(second, 255 - first)  # min(first + second, 255) without leaving 8 bits
-        return Batch(overlaid, self.source.labels[drawn.members], parts)
+        return Batch(overlaid, self.source.labels[members], parts)
 
-    def parts(self, drawn: "PairLayout") -> UInt8[Tensor, "b 2 1 h w"]:
-        """Return the two images of each pair, each alone on the canvas."""
-        images = self.source.images[drawn.members.flatten()]
-        return place(images, drawn.corners.flatten(0, 1), self.image_size).unflatten(0, (len(drawn.members), 2))
+    def draw(self, indices: Integer[Tensor, " b"]) -> tuple[Int64[Tensor, "b 2"], Int64[Tensor, "b 2 2"]]:
+        """Return the images that the pairs at `indices` are made of, and their positions on the canvas.
 
-    def draw(self, indices: Integer[Tensor, " b"]) -> "PairLayout":
-        """Return the images that the pairs at `indices` are made of, and their positions on the canvas."""
+        Returns:
+            [b 2], indices into the source; [b 2 2], row and column of each image's top left pixel.
+        """
         numbers = (indices if self.chosen is None else self.chosen[indices]).numpy()
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.number:
             raise IndexError(f"indices: must be from 0 to {self.number - 1}, got {numbers.min()} to {numbers.max()}")
@@ -106,9 +106,7 @@ class PairSet:
         rank = (draws[0] % (len(by_class) - sizes[label]).astype(np.uint64)).astype(np.int64)
         second = by_class[rank + np.where(rank >= starts[label], sizes[label], 0)]
         corners = (draws[1:] % np.uint64(2 * self.shift + 1)).astype(np.int64)
-        return PairLayout(
-            torch.from_numpy(np.stack([first, second], 1)), torch.from_numpy(corners.T.reshape(-1, 2, 2).copy())
-        )
+        return torch.from_numpy(np.stack([first, second], 1)), torch.from_numpy(corners.T.reshape(-1, 2, 2).copy())
 
     @cached_property
     def _order(self) -> Int64[np.ndarray, " images"]:
@@ -120,16 +118,6 @@ class PairSet:
         """The source's images in the order of their classes; where each class begins; how many it has."""
         sizes = np.bincount(self.source.labels.numpy(), minlength=len(self.classes))
         return np.argsort(self.source.labels.numpy(), kind="stable"), np.cumsum(sizes) - sizes, sizes
-
-
-class PairLayout(NamedTuple):
-    """The images of pairs, and their positions on the canvas.
-
-    members: [b 2], indices into the source. corners: [b 2 2], row and column of each image's top left pixel.
-    """
-
-    members: Int64[Tensor, "b 2"]
-    corners: Int64[Tensor, "b 2 2"]
 
 
 def place(

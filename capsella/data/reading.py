@@ -63,8 +63,10 @@ class ImageData:
                     f"it has {self.depth} per channel, and no range says which values are black and white; set one, "
                     "e.g. --range 0 4095, or save it with 8 bits"
                 )
-            outside = float(((self.values < value_range[0]) | (self.values > value_range[1])).mean())
-            image = Image.fromarray(_to_8_bits(self.values, value_range))
+            low, high = value_range
+            outside = float(((self.values < low) | (self.values > high)).mean())
+            scaled = (self.values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
+            image = Image.fromarray(np.rint(scaled.clip(0, 255)).astype(np.uint8))
         return Decoded(to_tensor(image, preprocessing), UnseenPart(cropped_by(preprocessing, image.size), outside))
 
 
@@ -303,9 +305,3 @@ def _tag(image: Image.Image, number: int) -> float | None:
     """Return a TIFF tag's value; the largest of several."""
     value = getattr(image, "tag_v2", {}).get(number)
     return max(value, default=None) if isinstance(value, bytes | tuple) else value
-
-
-def _to_8_bits(values: Shaped[np.ndarray, "h w *c"], value_range: ValueRange) -> UInt8[np.ndarray, "h w *c"]:
-    low, high = value_range
-    scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
-    return np.rint(scaled.clip(0, 255)).astype(np.uint8)

@@ -19,11 +19,11 @@ import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ UNUSED = "unused"
 
 
 @dataclass(frozen=True, eq=False)
-class _About:
+class SourceFacts:
     """Facts about images that were read.
 
     Attributes:
@@ -60,21 +60,23 @@ class _About:
     value_range: ValueRange | None = field(default=None, kw_only=True)
     cell_radius: float | None = field(default=None, kw_only=True)
 
+    def facts(self) -> dict[str, Any]:
+        """Return these fields."""
+        return {fact.name: getattr(self, fact.name) for fact in fields(SourceFacts)}
+
 
 @dataclass(frozen=True, eq=False)
-class SourceSplits(_About):
+class SourceSplits(SourceFacts):
     """The images that a source reads, in the splits that it has; missing splits are held out later.
 
     Attributes:
         train, validation, test: the images; all in train if the source is not split.
-        fingerprints: fingerprint of each image, in the order of `named`; see `capsella.data.duplicates`.
         listing: every file that the source has, including broken ones; None without file names.
     """
 
     train: ImageSet
     validation: ImageSet | None = None
     test: ImageSet | None = None
-    fingerprints: Int64[np.ndarray, "n 5"] | None = None
     listing: tuple[str, ...] | None = None
 
     def named(self) -> dict[str, ImageSet]:
@@ -84,7 +86,7 @@ class SourceSplits(_About):
 
 
 @dataclass(frozen=True, eq=False)
-class Splits(_About):
+class Splits(SourceFacts):
     """Train, validation and test images of the same classes, channels and size.
 
     Attributes:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from itertools import repeat
 from pathlib import Path
 from statistics import median
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from capsella import ray_cluster
 from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
-from capsella.data.decoding import Chunk, decode_files, rgb_images
+from capsella.data.decoding import Chunk, decode_chunk, decode_files, rgb_images
 from capsella.data.folder import skipped_notes, spread, walk
-from capsella.data.reading import ENDINGS, UnseenPart, decode
+from capsella.data.reading import ENDINGS
 from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.evaluation.tables import (
     Prediction,
@@ -318,17 +317,7 @@ class _ClusterPredictor:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> Any:
         """Predict one batch."""
-        model, pixels, losses = self.model, [], list[UnseenPart]()
-        reasons: list[str | None] = []
-        for name, content in zip(batch["path"].tolist(), batch["bytes"].tolist(), strict=True):
-            try:
-                decoded = decode(BytesIO(content), name, model.preprocessing)
-                pixels.append(decoded.pixels.numpy())
-                losses.append(decoded.loss)
-                reasons.append(None)
-            except (CapsellaError, MemoryError) as error:
-                reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")
-        images = np.stack(pixels) if pixels else np.empty((0, model.channels, *model.image_size), np.uint8)
-        chunk = Chunk(tuple(batch["path"].tolist()), tuple(reasons), images, tuple(losses))
-        outcomes = outcomes_of(model, chunk, self.options, _outputs(model, images, self.table.detector))
+        model = self.model
+        chunk = decode_chunk(model.preprocessing, batch["path"].tolist(), batch["bytes"].tolist())
+        outcomes = outcomes_of(model, chunk, self.options, _outputs(model, chunk.pixels, self.table.detector))
         return self.table.to_arrow(map(self.table.record, outcomes))

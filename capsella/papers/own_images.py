@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.data import FolderData, FolderListing, FolderSummary, inspect_folder
+from capsella.data import FolderData, FolderSummary, inspect_folder
 from capsella.data.folder import no_folder
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.losses import LossOptions
@@ -174,10 +174,8 @@ def images_fine_tuned() -> Recipe:
     )
 
 
-def choose_recipe(
-    words: Sequence[str], given: Mapping[str, Any], out: Console
-) -> tuple[str, Recipe, FolderListing | None]:
-    """Return a recipe's name, the recipe with the given flags, and the listing of the folder it was adapted to, if any.
+def choose_recipe(words: Sequence[str], given: Mapping[str, Any], out: Console) -> tuple[str, Recipe]:
+    """Return a recipe's name, and the recipe with the given flags, adapted to a folder of images if there is one.
 
     Args:
         words: a recipe or its JSON file, images, or the recipe followed by the images.
@@ -193,17 +191,17 @@ def choose_recipe(
         check_argument("data" not in fields, f"be left out, since {images} has the images", data=fields.get("data"))
         fields["data"] = images
     if name.endswith(".json"):
-        return Path(name).stem, with_fields(read_recipe(Path(name)), fields), None
+        return Path(name).stem, with_fields(read_recipe(Path(name)), fields)
     recipe = get_recipe(name)
     if not isinstance(recipe.data, FolderData):
-        return name, with_fields(recipe, fields), None
+        return name, with_fields(recipe, fields)
     folder = Path(fields.get("data", recipe.data.path))
     if folder == UNNAMED and not folder.exists():
         raise ArgumentError("images", f"be given for this recipe, e.g. capsella train {name} IMAGES", None)
     if "data" in fields and folder.is_dir():
         del fields["data"]
-        return name, *_fit_to_folder(name, folder, fields, out)
-    return name, with_fields(recipe, fields), None
+        return name, _fit_to_folder(name, folder, fields, out)
+    return name, with_fields(recipe, fields)
 
 
 def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
@@ -222,10 +220,8 @@ def _name_and_images(words: Sequence[str]) -> tuple[str, str | None]:
     return DEFAULT, first
 
 
-def _fit_to_folder(
-    name: str, folder: Path, fields: Mapping[str, Any], out: Console
-) -> tuple[Recipe, FolderListing | None]:
-    """Return a recipe adapted to a folder of images and then given `fields`, and the listing of the files."""
+def _fit_to_folder(name: str, folder: Path, fields: Mapping[str, Any], out: Console) -> Recipe:
+    """Return a recipe adapted to a folder of images and then given `fields`."""
     found, base = inspect_folder(folder), get_recipe(name)
     limits = {path: fields[path] for path in ("data.validation", "data.test", "data.per_class") if path in fields}
     if folds := fields.get("data.folds"):
@@ -237,7 +233,7 @@ def _fit_to_folder(
     augmentation = ", ".join(f"{field} {value}" for field, value in sorted(changed)) or "none"
     lines = (f"{folder}: {found}", f"recipe {name} {settings} --epochs {recipe.epochs}; augmentation: {augmentation}")
     out.print(*lines, sep="\n", markup=False, soft_wrap=True)
-    return recipe, found.listing
+    return recipe
 
 
 def fitted(recipe: Recipe, images: FolderSummary) -> Recipe:

@@ -202,7 +202,8 @@ def decode_pairs(
     image reproduces the image there too.
     """
     check_decoder(model, "reconstructions")
-    images, labels, _ = pairs.take(picked)
+    images, labels, parts = pairs.take(picked)
+    assert parts is not None
     predictions = evaluation.predictions[picked]
     strength = evaluation.activations[picked].scatter(1, torch.cat([labels, predictions], 1), -torch.inf)
     others = strength.topk(2, 1)
@@ -213,9 +214,8 @@ def decode_pairs(
             for classes in (predictions, labels, others.indices)
         ]
     decoded[2] = decoded[2] * (others.values > -torch.inf)[:, :, None, None, None]  # blank if there is no other class
-    parts = pairs.parts(pairs.draw(picked)).numpy() / 255
     plain = np.repeat(images.numpy() / 255, 3, 1)
-    return [plain, two_colours(parts), *(two_colours(both.numpy()) for both in decoded)]
+    return [plain, two_colours(parts.numpy() / 255), *(two_colours(both.numpy()) for both in decoded)]
 
 
 def pairs_figure(

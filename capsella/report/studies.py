@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from capsella.data import ImageSet, LabelledImages, load_data, single_images
-from capsella.data.holdout import first_per_class
+from capsella.data.holdout import limit_per_class
 from capsella.errors import ArgumentError, CapsellaError, pluralize
 from capsella.evaluation import (
     PERTURBATIONS,
@@ -221,5 +221,5 @@ def _open(
     runs = open_runs(folders)
     data, images = shared_test_images(runs, purpose)
     if per_class is not None:
-        images = first_per_class(images, per_class, 0)
+        images = images.subset(limit_per_class(images.labels, per_class, 0))
     return {name: run.model for name, run in runs.items()}, data, images

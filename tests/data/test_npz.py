@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, NamedData, NpzData, download, load_data
+from capsella.data import DataOptions, NamedData, NpzData, load_data, npz
 from capsella.data.npz import load_arrays
 from capsella.errors import ArgumentError, CapsellaError
 
@@ -211,7 +211,7 @@ def test_a_shape_that_no_memory_holds(tmp_path):
 
 
 def test_zeros_are_not_unpacked_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(npz, "MAX_BYTES", 100_000)
     few = "{'descr': '|u1', 'fortran_order': False, 'shape': (3, 300, 300), }"
     path = packed(tmp_path / "a.npz", few, bytes(270_000))
     with pytest.raises(CapsellaError):

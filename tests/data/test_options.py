@@ -1,7 +1,7 @@
 """Data options: one class for each kind of source, with checks, JSON and flags."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,11 +77,6 @@ def test_another_source_keeps_the_shared_fields():
     assert toys.on("smallnorb") == replace(toys, name="smallnorb")
     assert data_from("multimnist").source == "mnist"
     assert all(data_from(options.text).kind == options.kind for options in EVERY_KIND)
-
-
-@dataclass(frozen=True)
-class Command:
-    data: DataOptions
 
 
 def test_nothing_is_written_among_the_images(tmp_path: Path):

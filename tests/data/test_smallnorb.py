@@ -115,7 +115,6 @@ def test_jpeg_copy_says_so_and_pairs_its_files(jpeg_copy: np.ndarray) -> None:
     assert by_camera["right"].test.images[:, 0, 0, 0].tolist() == jpeg_copy[1::2].tolist()
     assert by_camera["both"].test.images[:, :, 0, 0].flatten().tolist() == jpeg_copy.tolist()
     assert by_camera["both"].test.labels.tolist() == [0, 1, 2, 3, 4] * 2
-    assert by_camera["both"].test.metadata["elevation"].tolist() == [30, 35, 40, 45, 50, 55, 60, 65, 70, 30]
 
 
 def test_the_toys_with_poses_are_parted_by_toy(jpeg_copy: np.ndarray) -> None:

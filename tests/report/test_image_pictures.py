@@ -181,7 +181,7 @@ def test_reconstructions_from_the_true_classes_and_from_others(capsnet) -> None:
     for k in range(2):
         expected = sum(each[labels[k, j]][k, ..., None] * colours[j] for j in (0, 1))
         np.testing.assert_allclose(shown(figure, 3, k), expected.clip(0, 1), atol=1e-5)
-        both = pairs.parts(pairs.draw(picked[k : k + 1]))[0, :, 0].numpy() / 255
+        both = pairs.take(picked[k : k + 1]).parts[0, :, 0].numpy() / 255
         expected = sum(part[..., None] * colour for part, colour in zip(both, colours, strict=True))
         np.testing.assert_allclose(shown(figure, 1, k), expected.clip(0, 1), atol=1e-5)
     # Of three classes one is neither: it has the first colour, and the second is left out.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from capsella.data.download import data_root, find_or_download
 from capsella.data.folder import ClassFile, FolderListing, read_folder, walk
-from capsella.data.npz import load_arrays, read_arrays, read_npz, with_label
+from capsella.data.npz import read_npz
 from capsella.data.options import DataOptions, FolderData, NamedData, NpzData
 from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
@@ -48,10 +48,7 @@ def _read_pbc(options: NamedData) -> SourceSplits:
     if (folder := data_root() / _PBC_FOLDER).is_dir():
         return replace(_read_original(folder, options, by_code), name=options.name)
     path = find_or_download(_PBC, instead=_GET_PBC)
-    arrays = load_arrays(path)
-    if by_code:
-        arrays = with_label(path, arrays, "code")
-    source = read_arrays(path, arrays, options)
+    source = read_npz(path, options, label="code" if by_code else None)
     if by_code:
         names = [name for name in _CLASS_OF if name not in _TELLTALE_CODES]
         sets = {split: images.of_classes(names) for split, images in source.named().items()}

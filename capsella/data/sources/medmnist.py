@@ -33,17 +33,13 @@ _CLASSES = {
 }
 
 
-def stored_size(size: int | None) -> int:
-    """Return the size of the file to use: the smallest of at least `size`, or else the largest; 28 for None."""
-    return min((stored for stored in _SIZES if stored >= (size or 28)), default=_SIZES[-1])
-
-
 def _file(name: str, size: int) -> str:
     return f"{name}.npz" if size == 28 else f"{name}_{size}.npz"
 
 
 def _read(options: NamedData) -> SourceSplits:
-    size = stored_size(options.size)
+    # The smallest of at least the size asked for, or else the largest.
+    size = min((stored for stored in _SIZES if stored >= (options.size or 28)), default=_SIZES[-1])
     file = _file(options.name, size)
     path = find_or_download(f"medmnist/{file}", [_URL + file], f"md5:{_MD5[options.name][size]}")
     return replace(read_npz(path, options, _CLASSES[options.name]), name=options.name)

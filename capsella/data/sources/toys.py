@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float32, Int64, UInt8
 
 from capsella.data.images import ImageSet
 from capsella.data.options import NamedData
@@ -50,25 +50,6 @@ class Light:
     direction: tuple[float, float, float]
     strength: float
     ambient: float
-
-
-class View(NamedTuple):
-    """The camera's axes in the toy's frame, and its rays (x, y) [r]."""
-
-    right: Float32[np.ndarray, "3"]
-    up: Float32[np.ndarray, "3"]
-    towards: Float32[np.ndarray, "3"]
-    x: Float32[np.ndarray, " r"]
-    y: Float32[np.ndarray, " r"]
-
-
-@dataclass
-class Surface:
-    """The nearest point of each ray so far: depth, normal and brightness; depth −∞ is the background."""
-
-    depth: Float32[np.ndarray, " r"]
-    normal: Float32[np.ndarray, "r 3"]
-    brightness: Float32[np.ndarray, " r"]
 
 
 LIGHTS = [
@@ -213,33 +194,42 @@ def render(
     solids: list[Solid], azimuth: float, elevation: float, lights: list[Light], size: int
 ) -> UInt8[np.ndarray, "lights size size"]:
     """Render a toy from one viewpoint under each light; angles in degrees, rows from the top."""
-    view = _view(np.deg2rad(azimuth), np.deg2rad(elevation), size * OVERSAMPLING)
-    rays = len(view.x)
-    surface = Surface(np.full(rays, -np.inf, np.float32), np.zeros((rays, 3), np.float32), np.zeros(rays, np.float32))
+    axes = _camera_axes(np.deg2rad(azimuth), np.deg2rad(elevation))
+    side = size * OVERSAMPLING
+    steps = ((np.arange(side) + 0.5) / side * 2 - 1).astype(np.float32) * np.float32(VIEW)
+    y, x = (part.ravel() for part in np.meshgrid(-steps, steps, indexing="ij"))  # of each ray
+    # The nearest point of each ray so far; a depth of −∞ is the background.
+    depth, normal = np.full(len(x), -np.inf, np.float32), np.zeros((len(x), 3), np.float32)
+    brightness = np.zeros(len(x), np.float32)
     for solid in solids:
-        _cast(solid, view, surface)
-    toy = surface.depth > -np.inf
+        nearer, depths, normals = _cast(solid, axes, x, y, depth)
+        depth[nearer], normal[nearer], brightness[nearer] = depths, normals, solid.brightness
     images = []
     for light in lights:
         direction = np.asarray(light.direction, np.float32) / np.linalg.norm(light.direction).astype(np.float32)
-        towards_light = direction[0] * view.right + direction[1] * view.up + direction[2] * view.towards
-        shade = light.ambient + light.strength * np.maximum(surface.normal @ towards_light, 0)
-        grey = np.where(toy, surface.brightness * shade, BACKGROUND * (light.ambient + 0.5 * light.strength))
+        towards_light = direction[0] * axes[0] + direction[1] * axes[1] + direction[2] * axes[2]
+        shade = light.ambient + light.strength * np.maximum(normal @ towards_light, 0)
+        grey = np.where(depth > -np.inf, brightness * shade, BACKGROUND * (light.ambient + 0.5 * light.strength))
         grey = grey.reshape(size, OVERSAMPLING, size, OVERSAMPLING).mean((1, 3))
         images.append(np.round(np.clip(grey, 0, 1) * 255).astype(np.uint8))
     return np.stack(images)
 
 
-def _view(azimuth: float, elevation: float, side: int) -> View:
+def _camera_axes(azimuth: float, elevation: float) -> Float32[np.ndarray, "3 3"]:
+    """Return the camera's axes in the toy's frame: right, up, and towards the camera."""
     ca, sa, ce, se = np.cos(azimuth), np.sin(azimuth), np.cos(elevation), np.sin(elevation)
-    axes = np.array([[-sa, ca, 0], [-se * ca, -se * sa, ce], [ce * ca, ce * sa, se]], np.float32)
-    steps = ((np.arange(side) + 0.5) / side * 2 - 1).astype(np.float32) * np.float32(VIEW)
-    y, x = np.meshgrid(-steps, steps, indexing="ij")
-    return View(axes[0], axes[1], axes[2], x.ravel(), y.ravel())
+    return np.array([[-sa, ca, 0], [-se * ca, -se * sa, ce], [ce * ca, ce * sa, se]], np.float32)
 
 
-def _cast(solid: Solid, view: View, surface: Surface) -> None:
-    """Intersect all rays with a solid, and update `surface` where it is the nearest."""
+def _cast(
+    solid: Solid,
+    axes: Float32[np.ndarray, "3 3"],
+    x: Float32[np.ndarray, " r"],
+    y: Float32[np.ndarray, " r"],
+    depth: Float32[np.ndarray, " r"],
+) -> tuple[Int64[np.ndarray, " k"], Float32[np.ndarray, " k"], Float32[np.ndarray, "k 3"]]:
+    """Return which of the rays (x, y) meet a solid nearer than at `depth`; the depth at which they do; and normals."""
+    right, up, towards = axes
     c, s = np.cos(solid.tilt), np.sin(solid.tilt)
     rotation = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]], np.float32)  # columns: the solid's axes
     size = np.asarray(solid.size, np.float32)
@@ -251,15 +241,12 @@ def _cast(solid: Solid, view: View, surface: Surface) -> None:
     # A ray's points there: q + depth · e.
     center = np.asarray(solid.center, np.float32)
     reach = size.max() if solid.kind == "ellipsoid" else np.linalg.norm(size)
-    rays = np.flatnonzero((view.x - center @ view.right) ** 2 + (view.y - center @ view.up) ** 2 <= reach**2)
-    q = view.x[rays, None] * to_unit(view.right) + view.y[rays, None] * to_unit(view.up) - to_unit(center)
-    e = to_unit(view.towards)
-    depth, normal = (_meet_ball if solid.kind == "ellipsoid" else _meet_cube)(q, e)
-    nearer = depth > surface.depth[rays]
-    rays, normal = rays[nearer], (normal[nearer] / size) @ rotation.T
-    surface.depth[rays] = depth[nearer]
-    surface.normal[rays] = normal / np.linalg.norm(normal, axis=1, keepdims=True)
-    surface.brightness[rays] = solid.brightness
+    rays = np.flatnonzero((x - center @ right) ** 2 + (y - center @ up) ** 2 <= reach**2)
+    q = x[rays, None] * to_unit(right) + y[rays, None] * to_unit(up) - to_unit(center)
+    depths, normal = (_meet_ball if solid.kind == "ellipsoid" else _meet_cube)(q, to_unit(towards))
+    nearer = depths > depth[rays]
+    normal = (normal[nearer] / size) @ rotation.T
+    return rays[nearer], depths[nearer], normal / np.linalg.norm(normal, axis=1, keepdims=True)
 
 
 def _meet_ball(q: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data, thesis_set
+from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data
 from capsella.errors import CapsellaError
 from capsella.experiments import Row
 from capsella.papers.budget import Budget, BudgetName, medium
@@ -84,7 +84,7 @@ class ThesisItem(Published):
         options = NamedData(self.source, size=SIZE, channels=3)
         if name.startswith("classes"):
             return replace(options, first_classes=int(name.removeprefix("classes")))
-        return thesis_set(name, options)
+        return replace(options, **THESIS_SETS[name])
 
     def row(self, name: str, network: str, init: int) -> Row:
         """Return the row of a network (a key of `NETWORKS`) behind INIT-NET 1 or 2, trained on a set."""
