@@ -1,6 +1,6 @@
 """Repeated trainings, with several seeds or on each fold of the images, and the summary printed after a training."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -29,7 +29,7 @@ def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, compute: Co
         CapsellaError: a subfolder holds a run of another recipe; or as for `train`.
     """
     numbers = range(recipe.seed, recipe.seed + seeds)
-    recipes = {f"seed {seed}": replace(recipe, seed=seed) for seed in numbers}
+    recipes = {seed: replace(recipe, seed=seed) for seed in numbers}
     tested = _fit_each(recipes, "seed", folder, name, compute, console)
     if not tested:  # not the first process of a distributed training
         return
@@ -49,16 +49,14 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
     Raises:
         CapsellaError: a subfolder holds a run of another recipe; or as for `train`.
     """
-    recipes = {
-        f"fold {fold}": replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)
-    }
+    recipes = {fold: replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)}
     evaluations = _fit_each(recipes, "fold", folder, name, compute, console)
     if not evaluations:
         return
     folds = Folds(evaluations)
     write_json(folder / "folds.json", folds.to_dict())
     folds.write_predictions(folder / "predictions.csv")
-    suspects = _rank_labels(folder, recipes)
+    suspects = _rank_labels(folder, len(recipes))
     pooled = folds.pooled
     _print_warnings(pooled, console)
     errors = ", ".join(f"{evaluation.error:.1f}" for evaluation in evaluations)
@@ -74,9 +72,9 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
     )
 
 
-def _rank_labels(folder: Path, folds: Iterable[str]) -> int:
+def _rank_labels(folder: Path, folds: int) -> int:
     """Write label_errors.csv from the predictions of every fold; return the number of labels that may be wrong."""
-    parts = [read_test_predictions(folder / label.replace(" ", "")) for label in folds]
+    parts = [read_test_predictions(folder / f"fold{fold}") for fold in range(folds)]
     labels = np.concatenate([part.labels for part in parts])
     ranking = rank_labels(labels, np.concatenate([part.probabilities for part in parts]))
     files = tuple(file for part in parts for file in part.files)
@@ -85,30 +83,30 @@ def _rank_labels(folder: Path, folds: Iterable[str]) -> int:
 
 
 def _fit_each(
-    recipes: Mapping[str, Recipe], cost: str, folder: Path, name: str, compute: ComputeOptions, console: Console
+    recipes: Mapping[int, Recipe], what: str, folder: Path, name: str, compute: ComputeOptions, console: Console
 ) -> list[Evaluation]:
-    """Train and test each recipe, finished ones first."""
+    """Train and test each recipe, finished ones first; return nothing in other processes than the first."""
     RunFolder(folder).check_unused()
     tasks = [
         Task(
             recipe=recipe,
-            folder=folder / label.replace(" ", ""),
-            label=label,
+            folder=folder / f"{what}{number}",
+            label=f"{what} {number}",
             recipe_name=name,
-            cost=cost,
+            cost=what,
             compute=compute,
             is_tested=False,
         )
-        for label, recipe in recipes.items()
+        for number, recipe in recipes.items()
     ]
-    tested: dict[str, Evaluation] = {}
+    tested: dict[Path, Evaluation] = {}
     for task in run_tasks(tasks, console):
         if task.files.has_diverged:
             raise CapsellaError(f"{task.folder}: the training diverged; remove the folder to train it again")
         run = finish(load_run(task.folder), console)
         if run.evaluation is not None:
-            tested[task.label] = run.evaluation
-    return [tested[label] for label in recipes if label in tested]
+            tested[task.folder] = run.evaluation
+    return [tested[task.folder] for task in tasks if task.folder in tested]
 
 
 def finish(run: Run, console: Console) -> FittedRun:

@@ -158,27 +158,14 @@ def decide(networks: Sequence[NetworkResult], setting: TestSetting) -> Decision:
     useful = tuple(network.name for network in networks if _is_useful(network.correct, setting))
     never = {network.name: never_found(network.correct, setting) for network in networks}
     recommended, reason = _recommend(finalists, setting, useful, never)
-    leader = recommended or _best(setting, finalists)
-    return Decision(
-        setting,
-        networks,
-        finalists,
-        reference,
-        recommended,
-        reason,
-        {
-            network.name: setting.difference(network.correct, reference.correct)
-            for network in networks
-            if network is not reference
-        },
-        {
-            network.name: setting.difference(network.correct, leader.correct)
-            for network in finalists
-            if network is not leader
-        },
-        useful,
-        never,
-    )
+    differences = _gains(networks, reference, setting)
+    against = _gains(finalists, recommended or _best(setting, finalists), setting)
+    return Decision(setting, networks, finalists, reference, recommended, reason, differences, against, useful, never)
+
+
+def _gains(networks: Sequence[NetworkResult], base: NetworkResult, setting: TestSetting) -> dict[str, Interval]:
+    """Return each network's measure minus that of `base`."""
+    return {each.name: setting.difference(each.correct, base.correct) for each in networks if each is not base}
 
 
 def _finalists(networks: Sequence[NetworkResult]) -> list[NetworkResult]:

@@ -89,31 +89,30 @@ def find_entries(
         if paper not in (None, paper_of(name)) and not (paper == "findings" and name in claimed):
             continue
         published, source = make(budget), None
-        try:
-            try:
-                _load_images(published)
-            except (CapsellaError, OSError) as error:
-                if name not in STAND_INS:
-                    raise
-                if not stand_ins:
-                    raise CapsellaError(f"{error}; --stand-ins takes similar images instead") from error
-                source = STAND_INS[name]
-                published = published.on(source)
-                _load_images(published)
-            rows = tuple(published.rows_to_train())
-        except (CapsellaError, OSError) as error:
-            missing[name] = str(error)
+        problem = _missing_images(published)
+        if problem and stand_ins and name in STAND_INS:
+            source = STAND_INS[name]
+            published = published.on(source)
+            problem = _missing_images(published)
+        if problem:
+            has_similar = name in STAND_INS and not stand_ins
+            missing[name] = f"{problem}; --stand-ins takes similar images instead" if has_similar else problem
             continue
+        rows = tuple(published.rows_to_train())
         number = seeds if rows and (name in claimed or name in REPEATED) else 1
         runs = folder / "-".join([published.family or name, *([source] if source else [])])
         entries.append(Entry(name, published, budget, rows, number, runs, source))
     return entries, missing
 
 
-def _load_images(published: Published) -> None:
-    """Load all images of a table or figure, to find out whether they are available."""
-    for data in published.images():
-        load_once(data)
+def _missing_images(published: Published) -> str:
+    """Load all images of a table or figure; return why some are not available, or an empty string."""
+    try:
+        for data in published.images():
+            load_once(data)
+    except (CapsellaError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def missing_lines(missing: Mapping[str, str]) -> list[str]:
