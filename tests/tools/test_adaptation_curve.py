@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from capsella.data import draw_labelled
+from capsella.evaluation import evaluate
 from capsella.evaluation.domain import domain_for
 from capsella.models import create_model
 from capsella.papers.own_images import images_efficient
@@ -40,6 +41,8 @@ def test_from_a_run_to_the_figure(image_folder, tmp_path, monkeypatch):
     assert sorted(calls[4][0].files) == sorted(draw_labelled(every, 2, 1)[0].files)
     values = json.loads(out.read_text())
     assert values["tested"] == [21, 21]
+    assert values["without_labels"]["as it is"] == list(adaptation_curve.measured(evaluate(model, every)))
+    assert len(values["without_labels"]) == 4
     assert [(row["how"], row["per_class"]) for row in values["rows"]] == [
         (how, size) for how in ("statistics", "last") for size in (0, 2, 4)
     ]
