@@ -95,7 +95,16 @@ def evaluate_run(run: Run, *, report: bool = True, progress: bool = True) -> Fit
     if evaluation.labels.ndim == 1:
         write_test_predictions(run, evaluation)
     page = _write_report(run, splits, evaluation) if report else None
-    files.write("result", result(run, evaluation, splits.name))  # last: with it, the run counts as tested
+    result = {
+        "command": train_command(run.name, run.recipe),
+        "seed": run.recipe.seed,
+        "environment": run.environment,
+        "data": splits.name,
+        "recipe": run.recipe.to_dict(),
+        "test": _test_values(evaluation),
+        "training": files.read("summary"),
+    }
+    files.write("result", result)  # last: with it, the run counts as tested
     return FittedRun(**values, evaluation=evaluation, report=page)
 
 
@@ -207,19 +216,6 @@ def train_or_resume(
 def load_public_once(data: DataOptions) -> Splits | None:
     """Return the images of a public data set, cached for the next run; None for a user's own, which may change."""
     return None if data.is_own else load_once(data)
-
-
-def result(run: Run, evaluation: Evaluation, data: str) -> dict[str, Any]:
-    """Return the contents of result.json; `data` is the name of the images."""
-    return {
-        "command": train_command(run.name, run.recipe),
-        "seed": run.recipe.seed,
-        "environment": run.environment,
-        "data": data,
-        "recipe": run.recipe.to_dict(),
-        "test": _test_values(evaluation),
-        "training": RunFolder(run.folder).read("summary"),
-    }
 
 
 def reevaluate(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from capsella import ray_cluster
 from capsella.data import DataOptions, Splits, load_data
-from capsella.errors import ArgumentError, BusyError, CapsellaError, check_argument, memory_errors
+from capsella.errors import BusyError, CapsellaError, check_argument, memory_errors
 from capsella.experiments.fit import evaluate_run, train_or_resume
 from capsella.training import (
     ComputeOptions,
@@ -26,7 +26,6 @@ from capsella.training import (
     best_validation,
     recipe_modules,
 )
-from capsella.training.config import SEED_BITS
 
 AnyRow = TypeVar("AnyRow", bound="Row")
 Results = dict[str, list[dict[str, Any]]]  # contents of result.json by row slug, in seed order
@@ -355,7 +354,7 @@ class Runner:
         is a result, not an error: its seed is missing in its row, now and when called again.
 
         Raises:
-            ArgumentError: there is no seed, or a seed or a slug occurs twice.
+            ArgumentError: there is no seed, or a seed occurs twice.
             CapsellaError: a run folder holds a run of another recipe; or as for `train`.
         """
         results: Results = {row.slug: [] for row in rows}
@@ -374,9 +373,6 @@ class Runner:
     def _run(self, rows: Sequence[Row], seeds: Sequence[int], *, is_tested: bool) -> list[tuple[Row, Task]]:
         """Compute every row with every seed, and return rows and tasks in the order of the seeds."""
         check_seeds(seeds)
-        slugs = [row.slug for row in rows]
-        if len(set(slugs)) < len(slugs):
-            raise ArgumentError("rows", "have each slug once", slugs)
         pairs = [
             (row, row.task(self.folder, seed, self.compute, is_tested=is_tested)) for seed in seeds for row in rows
         ]
@@ -417,15 +413,12 @@ def with_learning_rate(row: AnyRow, rate: float) -> AnyRow:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Check that there is a seed, none twice, and each in range.
+    """Check that there is a seed, and none twice.
 
     Raises:
         ArgumentError: the seeds break one of these rules.
     """
-    for seed in seeds:
-        check_argument(0 <= seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seeds=seed)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ArgumentError("seeds", "be at least one, and each only once", tuple(seeds))
+    check_argument(0 < len(seeds) == len(set(seeds)), "be at least one, and each only once", seeds=tuple(seeds))
 
 
 def check_data_available(recipes: Sequence[Recipe]) -> None:

@@ -7,6 +7,7 @@ equally often. Every image of a domain that was left out is tested; none is used
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,12 +169,10 @@ def _print_domains(domains: dict[str, Domain], console: Console) -> None:
     for name, domain in domains.items():
         counts = ", ".join(f"{label} {count}" for label, count in domain.images.counts().items())
         console.print(f"{name}: {counts}", *domain.lines(), sep="\n", markup=False, soft_wrap=True)
-    names = list(domains)
-    for k, name in enumerate(names):
-        for other in names[:k]:
-            if copies := len(copies_among(domains[name].images, domains[other].images)):
-                text = f"WARNING: {pluralize(copies, 'image')} of {name} are copies of images of {other}"
-                console.print(text, soft_wrap=True)
+    for first, second in combinations(domains, 2):
+        if copies := len(copies_among(domains[second].images, domains[first].images)):
+            text = f"WARNING: {pluralize(copies, 'image')} of {second} are copies of images of {first}"
+            console.print(text, soft_wrap=True)
 
 
 def _recipe(name: str) -> Recipe:

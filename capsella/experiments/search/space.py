@@ -46,6 +46,8 @@ class Space:
         Raises:
             CapsellaError: a field breaks a rule; the error names both.
         """
+        from optuna.trial import create_trial
+
         if not self.fields:
             raise CapsellaError("space: must name at least one field of the recipe")
         known = {path: value for path, value in flatten(recipe.complete()).items() if not _is_shared(path)}
@@ -54,15 +56,13 @@ class Space:
                 raise CapsellaError(f"space: {path} must be the same for every candidate")
             if path not in known:
                 raise CapsellaError(f"space: the recipe has no field {path!r}; {near_names(path, known)}")
-            if not _contains(values, known[path]):
-                raise CapsellaError(
-                    f"space: {path}: must contain the recipe's own {known[path]!r}, got {range_text(values)}"
-                )
-            for value in self.ends(path):
-                try:
+            try:
+                create_trial(value=0.0, params={path: known[path]}, distributions={path: values})
+                for value in self.ends(path):
                     with_fields(recipe, {path: value})
-                except (ValueError, TypeError) as error:
-                    raise CapsellaError(f"space: {path} = {value!r}: {error}") from error
+            except (ValueError, TypeError) as error:
+                rule = f"have the recipe's own {known[path]!r}, and only values that it takes"
+                raise CapsellaError(f"space: {path}: must {rule}: {error}") from error
 
     def point_of(self, recipe: Recipe) -> dict[str, Label]:
         """Return the recipe's own values of the searched fields."""
@@ -101,15 +101,6 @@ def range_text(values: "BaseDistribution") -> str:
     low, high, log = values.low, values.high, values.log  # type: ignore[attr-defined]
     step = getattr(values, "step", None) or 1
     return f"{low:g} to {high:g}{', logarithmic' if log else ''}{f', in steps of {step:g}' if step != 1 else ''}"
-
-
-def _contains(values: "BaseDistribution", value: Any) -> bool:
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    if isinstance(values, CategoricalDistribution):
-        return value in values.choices
-    is_number = isinstance(value, int if isinstance(values, IntDistribution) else int | float)
-    return is_number and values.low <= value <= values.high  # type: ignore[attr-defined]
 
 
 def _is_shared(path: str) -> bool:
