@@ -36,14 +36,13 @@ Facts = TypeVar("Facts")
 class Chunk:
     """The results of decoding some files.
 
-    files: names of the files. reasons: why each file could not be read; None if it was read. pixels: the images that
-    were read, in order, [k c h w], 0..255. losses: for each of these, how much of it a network does not see.
+    files: names of the files. results: how much of each a network does not see, or why it could not be read. pixels:
+    the images that were read, in order, [k c h w], 0..255.
     """
 
     files: tuple[str, ...]
-    reasons: tuple[str | None, ...]
+    results: tuple[UnseenPart | str, ...]
     pixels: UInt8[np.ndarray, "k c h w"]
-    losses: tuple[UnseenPart, ...] = ()
 
 
 def decode_files(
@@ -84,19 +83,19 @@ def decode_chunk(preprocessing: Preprocessing, files: Sequence[str], contents: I
     assert preprocessing.size is not None
     assert preprocessing.channels is not None
     pixels = np.empty((len(files), preprocessing.channels, *preprocessing.size), np.uint8)
-    losses, reasons = list[UnseenPart](), list[str | None]()
+    results, read = list[UnseenPart | str](), 0
     sources: Iterable[Path | BytesIO] = map(Path, files) if contents is None else map(BytesIO, contents)
     for file, source in zip(files, sources, strict=True):
         try:
             image, loss = decode(source, file, preprocessing)
-            pixels[len(losses)] = image.numpy()
-            losses.append(loss)
-            reasons.append(None)
+            pixels[read] = image.numpy()
+            read += 1
+            results.append(loss)
         except CapsellaError as error:
-            reasons.append(str(error).removeprefix(f"{file}: "))
+            results.append(str(error).removeprefix(f"{file}: "))
         except MemoryError:
-            reasons.append("decoding it needs more memory than there is")
-    return Chunk(tuple(files), tuple(reasons), pixels[: len(losses)], tuple(losses))
+            results.append("decoding it needs more memory than there is")
+    return Chunk(tuple(files), tuple(results), pixels[:read])
 
 
 def read_all(

@@ -3,6 +3,7 @@
 import gzip
 import os
 import shutil
+import zlib
 from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -60,9 +61,13 @@ def _download(url: str, target: str, _: object) -> None:
 
 
 def gunzip(path: Path, most: int) -> bytes:
-    """Return the contents of a gzip file; raise `CapsellaError` if it unpacks to more than `most` bytes."""
-    with gzip.open(path) as file:
-        content = file.read(most + 1)
+    """Return a gzip file's contents; raise `CapsellaError` if it is damaged or unpacks to more than `most` bytes."""
+    try:
+        with gzip.open(path) as file:
+            content = file.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        text = f"{path}: cannot be unpacked with gzip ({error}); delete it to have it downloaded"
+        raise CapsellaError(text) from error
     if len(content) > most:
         raise CapsellaError(f"{path}: must not unpack to more than {most:,} bytes; this is not the expected data set")
     return content

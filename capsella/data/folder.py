@@ -29,8 +29,17 @@ from capsella.data.decoding import read_all, rgb_images, stack
 from capsella.data.duplicates import Fingerprint, fingerprint
 from capsella.data.images import ImageSet
 from capsella.data.options import FolderData
-from capsella.data.reading import ENDINGS, FORMATS, UnseenCount, UnseenPart, depth_of, open_image, read_values, readable
-from capsella.data.splits import SPLIT_NAMES, UNUSED, SourceSplits, SplitTable, group_notes, group_numbers
+from capsella.data.reading import (
+    ENDINGS,
+    FORMATS,
+    UnseenPart,
+    depth_of,
+    open_image,
+    read_values,
+    readable,
+    unseen_notes,
+)
+from capsella.data.splits import SPLIT_NAMES, UNUSED, SourceSplits, SplitTable, group_numbers
 from capsella.errors import CapsellaError, pluralize
 
 _SPLITS = {
@@ -255,7 +264,9 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
         metadata["fingerprint"] = torch.from_numpy(np.array(prints))
     if options.group is not None:
         metadata["group"] = group_numbers(options.group, paths, listing.paths)
-        about_groups = group_notes(metadata["group"])
+        sizes = metadata["group"].unique(return_counts=True)[1]  # reveal a pattern that joins or divides patients
+        text = f"{pluralize(len(sizes), 'group')} (--group), the largest of {pluralize(int(sizes.max()), 'image')}"
+        about_groups = (text,)
     labels = torch.tensor([classes.index(file.label) for file in files])
     images = ImageSet(stack(pixels, paths), labels, classes, paths, metadata)
     parts = {split: [row for row, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
@@ -267,7 +278,7 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
         root.resolve().name,
         **{split: images.subset(part) for split, part in parts.items() if part},
         broken=broken,
-        notes=(*listing.notes, *about_groups, *notes, *UnseenCount.of(losses).lines()),
+        notes=(*listing.notes, *about_groups, *notes, *unseen_notes(losses)),
         cell_radius=options.cell_radius,
         value_range=options.range,
         listing=listing.paths,

@@ -20,25 +20,23 @@ _TIE = 1e-9  # rounding errors must not decide between two equally good splits
 class Items(NamedTuple):
     """The labels and groups of images to divide.
 
-    labels: class of each image. classes: names of the classes. groups: images with the same number stay together; None
-    if each image is independent. has_copies: groups also join the copies of an image.
+    labels: class of each image. classes: names of the classes. groups: images with the same number, e.g. of a patient,
+    or copies of one image, stay together; None if each image is independent.
     """
 
     labels: Int64[Tensor, " n"]
     classes: tuple[str, ...]
     groups: Int64[Tensor, " n"] | None = None
-    has_copies: bool = False
 
     @classmethod
     def of(cls, images: ImageSet) -> "Items":
         """Return the items of a set; groups are those of the metadata `copies` or else `group`."""
-        groups = images.metadata.get("copies", images.metadata.get("group"))
-        return cls(images.labels, images.classes, groups, "copies" in images.metadata)
+        return cls(images.labels, images.classes, images.metadata.get("copies", images.metadata.get("group")))
 
     def count_of(self, number: int) -> str:
         """Return a number of units, images or groups, as text for errors."""
-        copies = " (copies of an image are in one)" if self.has_copies else ""
-        return f"{pluralize(number, 'image' if self.groups is None else 'group')}{copies}"
+        groups = f"{pluralize(number, 'group')} (--group, or copies of an image)"
+        return pluralize(number, "image") if self.groups is None else groups
 
 
 Divided = tuple[Int64[Tensor, " k"], Int64[Tensor, " m"]]  # indices kept, indices held out

@@ -1,6 +1,6 @@
 """Load images: from options of any kind to train, validation and test images, or to split files that reproduce them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import count, islice
@@ -81,7 +81,7 @@ def load_data(options: DataOptions) -> Splits:
 
 def load_once(options: DataOptions) -> Splits:
     """Load like `load_data`, and cache the last public data set. Your own images, which may change, are read anew."""
-    return load_data(options) if options.is_own else _loaded(options, data_root())
+    return load_data(options) if options.paths else _loaded(options, data_root())
 
 
 @lru_cache(maxsize=1)
@@ -114,9 +114,10 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
     return describe(source.split(options))
 
 
-def load_source(options: DataOptions) -> "LoadedSource":
-    """Read a source of single images."""
-    table = None if options.split_file is None else read_split_file(options.split_file)
+def load_source(options: DataOptions, table: SplitTable | None = None) -> "LoadedSource":
+    """Read a source of single images. `table` replaces the split file of the options."""
+    if table is None and options.split_file is not None:
+        table = read_split_file(options.split_file)
     if isinstance(options, FolderData):
         source = read_folder(options, list_folder(options.path), table)
     elif isinstance(options, NpzData):
@@ -145,7 +146,7 @@ class LoadedSource:
         self, source: SourceSplits, split_table: SplitTable | None = None, duplicates: Duplicates = "error"
     ) -> None:
         """`split_table` holds the split file that divides the images, if any; `duplicates` is as in `FileData`."""
-        self.source, self.split_table, self._duplicates = source, split_table, duplicates
+        self.source, self._duplicates = source, duplicates
         sets = source.named()
         with errors_of(f"{source.name}: images of all splits must be alike, set --size and --channels"):
             self.images = join([*sets.values()])
@@ -167,22 +168,22 @@ class LoadedSource:
         images: dict[str, Any] = {name: self.images.subset(rows[name]) for name in SPLIT_NAMES}
         if classes != self.images.classes:
             images = {name: part.of_classes(classes) for name, part in images.items()}
-        table = None if source.listing is None else self._table(divided, source.listing)
+        table = None if source.listing is None else self._table(divided)
         return Splits(**images, table=table, **source.facts() | {"notes": (*source.notes, *notes)})
 
     def table(self, options: DataOptions) -> SplitTable:
         """Return the table for the split file of `split(options)`."""
-        unused = self.split_table.unused if self._by_file and self.split_table is not None else ()
-        return self._table(self._limited(self._held_out(options)[0], options)[0], unused)
+        return self._table(self._limited(self._held_out(options)[0], options)[0])
 
-    def _table(self, rows: dict[str, Rows], others: Iterable[str]) -> SplitTable:
-        """Return a table of the split of each image. `others` are listed as unused if they were not read."""
+    def _table(self, rows: dict[str, Rows]) -> SplitTable:
+        """Return a table of the split of each image. Files that were not read are listed as unused."""
         split_of = {row: name for name, part in rows.items() for row in part.tolist()}
         table = {
             key: TableRow(split_of.get(row, UNUSED), None if self._by_file else name)
             for row, (key, name) in enumerate(self._class_of.items())
         }
-        return SplitTable(self._by_file, table | {file: TableRow(UNUSED) for file in sorted({*others} - {*table})})
+        unread = sorted({*(self.source.listing or ())} - {*table})
+        return SplitTable(self._by_file, table | {file: TableRow(UNUSED) for file in unread})
 
     def _apply(self, table: SplitTable) -> None:
         """Set `classes` and `rows` by a split file."""
@@ -229,7 +230,7 @@ class LoadedSource:
         """Hold out the missing splits; return all splits, and notes on copies."""
         copies = self._copies
         groups = self.images.metadata.get("group") if copies is None else torch.from_numpy(copies.groups)
-        items = Items(self.images.labels, self.images.classes, groups, copies is not None)
+        items = Items(self.images.labels, self.images.classes, groups)
         train, validation, test = (self.rows.get(split) for split in SPLIT_NAMES)
         with errors_of(self.source.name):
             if options.folds is not None:

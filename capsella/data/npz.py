@@ -32,7 +32,7 @@ from capsella.data.duplicates import Fingerprint, fingerprint
 from capsella.data.folder import spread
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions, NpzData, is_table
-from capsella.data.reading import ImageData, UnseenCount, UnseenPart, cropped_by, open_image, readable
+from capsella.data.reading import ImageData, UnseenPart, cropped_by, open_image, readable, unseen_notes
 from capsella.data.splits import SPLIT_NAMES, SourceSplits, group_numbers
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
@@ -196,7 +196,7 @@ def image_set(
     chosen = None if files is None else tuple(files[row] for row in rows)
     with errors_of(path):
         found = ImageSet(images, torch.from_numpy(labels[rows]), names, chosen, tensors)
-    return NpzImages(found, rows, broken, UnseenCount.of(losses).lines())
+    return NpzImages(found, rows, broken, unseen_notes(losses))
 
 
 def _file(path: Path, arrays: Arrays, row: int) -> BytesIO:

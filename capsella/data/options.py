@@ -134,11 +134,6 @@ class DataOptions:
         return ()
 
     @property
-    def is_own(self) -> bool:
-        """True if images come from the user's own files."""
-        return bool(self.paths)
-
-    @property
     def value_range(self) -> ValueRange | None:
         """The values that become 0 and 255 in files of more than 8 bits per channel, if they are set."""
         return self.range if isinstance(self, FileData) else None

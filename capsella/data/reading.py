@@ -7,7 +7,7 @@ or of floating-point numbers, tells by itself which value is white, so such file
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -94,40 +94,18 @@ class Decoded(NamedTuple):
     loss: UnseenPart
 
 
-@dataclass
-class UnseenCount:
-    """The number of files that the network sees only in part, by 1 % or more, and the largest fractions unseen."""
-
-    cropped: int = 0
-    most_cropped: float = 0.0
-    outside: int = 0
-    most_outside: float = 0.0
-
-    @classmethod
-    def of(cls, losses: Iterable[UnseenPart]) -> "UnseenCount":
-        """Return the count of several files."""
-        count = cls()
-        for loss in losses:
-            count.add(loss)
-        return count
-
-    def add(self, loss: UnseenPart) -> None:
-        """Count one file."""
-        self.cropped += loss.cropped >= LEAST_LOSS
-        self.outside += loss.outside >= LEAST_LOSS
-        self.most_cropped = max(self.most_cropped, loss.cropped)
-        self.most_outside = max(self.most_outside, loss.outside)
-
-    def lines(self) -> tuple[str, ...]:
-        """Return a line on cropped files and one on values outside the range, if there are such files."""
-        lines = []
-        if self.cropped:
-            images, most = pluralize(self.cropped, "image"), f"up to {self.most_cropped:.0%} of an image"
-            lines.append(f"the sides of {images} are cropped to the network's shape, {most}; --fit pad keeps them")
-        if self.outside:
-            files, most = pluralize(self.outside, "file"), f"up to {self.most_outside:.1%} of a file"
-            lines.append(f"values of {files} lie outside the range that becomes black to white, {most}")
-        return tuple(lines)
+def unseen_notes(parts: Sequence[UnseenPart]) -> tuple[str, ...]:
+    """Return a line on cropped files and one on values outside the range, if networks miss 1 % or more of any file."""
+    cropped = [part.cropped for part in parts if part.cropped >= LEAST_LOSS]
+    outside = [part.outside for part in parts if part.outside >= LEAST_LOSS]
+    lines = []
+    if cropped:
+        images, most = pluralize(len(cropped), "image"), f"up to {max(cropped):.0%} of an image"
+        lines.append(f"the sides of {images} are cropped to the network's shape, {most}; --fit pad keeps them")
+    if outside:
+        files, most = pluralize(len(outside), "file"), f"up to {max(outside):.1%} of a file"
+        lines.append(f"values of {files} lie outside the range that becomes black to white, {most}")
+    return tuple(lines)
 
 
 def read_image(

@@ -254,12 +254,6 @@ def group_numbers(group: str, files: Sequence[str], listed: Sequence[str]) -> In
     return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
 
-def group_notes(groups: Int64[Tensor, " n"]) -> tuple[str, ...]:
-    """Return a note on the number of groups, which reveals a pattern that joins or divides patients by mistake."""
-    sizes = groups.unique(return_counts=True)[1]
-    return (f"{pluralize(len(sizes), 'group')} (--group), the largest of {pluralize(int(sizes.max()), 'image')}",)
-
-
 def _captured(pattern: str, path: str) -> str:
     match = re.search(pattern, path)
     if match is None or match[1] is None:

@@ -178,13 +178,12 @@ def outcomes_of(
     model: ImageClassifier, chunk: Chunk, options: PredictOptions, rows: Iterator[tuple[Tensor, Tensor | None]]
 ) -> list[Prediction | UnreadableFile]:
     """Return the outcome of each file of a chunk; `rows` has the activations and scores of those that were decoded."""
-    losses = iter(chunk.losses)
     outcomes: list[Prediction | UnreadableFile] = []
-    for file, reason in zip(map(Path, chunk.files), chunk.reasons, strict=True):
-        if reason is not None:
-            outcomes.append(UnreadableFile(file, reason))
+    for file, loss in zip(map(Path, chunk.files), chunk.results, strict=True):
+        if isinstance(loss, str):
+            outcomes.append(UnreadableFile(file, loss))
             continue
-        (row, scores), loss = next(rows), next(losses)
+        row, scores = next(rows)
         try:
             loss.check(model.value_range, options.most_outside)
         except CapsellaError as error:

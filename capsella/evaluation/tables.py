@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.data.reading import MOST_OUTSIDE, NOTHING_UNSEEN, UnseenCount, UnseenPart
+from capsella.data.reading import LEAST_LOSS, MOST_OUTSIDE, NOTHING_UNSEEN, UnseenPart
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed, check_minimum
 from capsella.files import alone_in, is_disk_full, lock, write_whole
 from capsella.models import ImageClassifier
@@ -112,7 +112,7 @@ class PredictionSummary:
     Attributes:
         rows, unreadable, unsure, ood: all rows, files that could not be read, unsure predictions, OOD images.
         first_error: why the first of the unreadable files could not be read.
-        losses: what the network did not see of the files.
+        losses: what the network did not see of a file, for files of which it misses 1 % or more.
     """
 
     rows: int = 0
@@ -120,7 +120,7 @@ class PredictionSummary:
     unsure: int = 0
     ood: int = 0
     first_error: str = ""
-    losses: UnseenCount = field(default_factory=UnseenCount)
+    losses: list[UnseenPart] = field(default_factory=list)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count one record with the columns `error`, `unsure` and `in_distribution`, where present."""
@@ -230,8 +230,8 @@ class TableWriter:
         self._append(records)
         for outcome, record in zip(outcomes, records, strict=True):
             self.summary.add(record)
-            if isinstance(outcome, Prediction):
-                self.summary.losses.add(outcome.loss)
+            if isinstance(outcome, Prediction) and max(outcome.loss) >= LEAST_LOSS:
+                self.summary.losses.append(outcome.loss)
 
     def _append(self, records: list[dict[str, Any]]) -> None:
         raise NotImplementedError

@@ -215,7 +215,7 @@ def train_or_resume(
 
 def load_public_once(data: DataOptions) -> Splits | None:
     """Return the images of a public data set, cached for the next run; None for a user's own, which may change."""
-    return None if data.is_own else load_once(data)
+    return None if data.paths else load_once(data)
 
 
 def reevaluate(

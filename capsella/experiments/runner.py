@@ -439,7 +439,7 @@ def check_images_unchanged(tasks: Sequence[Task]) -> None:
     """
     folders: dict[DataOptions, list[RunFolder]] = {}
     for task in tasks:
-        if task.recipe.data.is_own:
+        if task.recipe.data.paths:
             folders.setdefault(task.recipe.data, []).append(task.files)
     for data, runs in folders.items():
         splits = load_data(data)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from capsella.data.reading import UnseenCount, decode
+from capsella.data.reading import decode, unseen_notes
 from capsella.errors import CapsellaError, errors_of, warn_once
 from capsella.evaluation import UnreadableFile, find_images
 from capsella.losses import top_classes
@@ -40,7 +40,7 @@ def explain_images(
     Returns:
         The pictures, and the files that were skipped.
     """
-    readable, broken, losses = [], [], UnseenCount()
+    readable, broken, losses = [], [], []
     for file in find_images(paths):  # a broken file stops before anything is drawn
         try:
             pixels, loss = decode(file, str(file), model.preprocessing)
@@ -51,9 +51,9 @@ def explain_images(
                 raise CapsellaError(f"{error}; --skip-broken leaves such files out") from error
             broken.append(UnreadableFile(file, str(error).removeprefix(f"{file}: ")))
             continue
-        losses.add(loss)
+        losses.append(loss)
         readable.append((file, pixels))
-    for line in losses.lines():
+    for line in unseen_notes(losses):
         warn_once(f"unseen: {out}: {line}", line)
     names: set[str] = set()
     pictures = []

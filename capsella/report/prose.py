@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from capsella.data import Splits, few_groups
+from capsella.data.reading import unseen_notes
 from capsella.environment import machine, versions
 from capsella.errors import pluralize
 from capsella.evaluation import (
@@ -131,7 +132,7 @@ def prediction_lines(summary: PredictionSummary, model: ImageClassifier, options
         lines.append(f"{summary.unsure:,} unsure: the probability is below {options.unsure_below:g}")
     if options.active_detector(model) is not None:
         lines.append(f"{summary.ood:,} of {summary.rows:,} out of distribution: see the column ood_reason")
-    lines += [f"note: {line}" for line in summary.losses.lines()]
+    lines += [f"note: {line}" for line in unseen_notes(summary.losses)]
     if summary.unreadable:
         lines.append(f"{pluralize(summary.unreadable, 'file')} could not be read: see the column error")
     return lines

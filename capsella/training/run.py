@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from capsella.data import DataOptions, FolderData, Splits, list_folder, load_data, read_split_file
+from capsella.data import DataOptions, FolderData, Splits, list_folder, load_data, load_source, read_split_file
 from capsella.data.splits import UNUSED, TableRow
 from capsella.environment import environment
 from capsella.errors import CapsellaError, check_argument, errors_of, pluralize, warn_once
@@ -322,11 +321,9 @@ def _load_as_listed(files: RunFolder, data: FolderData) -> Splits:
     if new := [file for file in present if file not in table.rows]:
         text = f"left out {pluralize(len(new), 'file')} added to {data.path} since this training began, e.g. {new[0]}"
         warn_once(f"new: {files.path}", text)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "split.csv"
-        table._replace(rows={**table.rows, **{file: TableRow(UNUSED) for file in new}}).write(path)
-        data = replace(data, split_file=path, duplicates="ignore", folds=None, fold=None, skip_broken=True)
-        return load_data(data)
+    table = table._replace(rows={**table.rows, **{file: TableRow(UNUSED) for file in new}})
+    data = replace(data, duplicates="ignore", folds=None, fold=None, skip_broken=True)
+    return load_source(data, table).split(data)
 
 
 def _with_paths_from(begun_in: Path, recipe: Recipe) -> Recipe:

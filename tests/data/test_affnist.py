@@ -1,8 +1,6 @@
 """MNIST on a canvas of 40×40: placed at random, under affine maps, and as published."""
 
-import gzip
 import io
-import struct
 import zipfile
 from dataclasses import replace
 
@@ -16,12 +14,9 @@ from capsella.data import NamedData, load_data, source_table
 from capsella.data.sources import affnist
 from capsella.errors import CapsellaError
 
+from .test_idx import pack
+
 OPTIONS = NamedData("mnist40", validation=0.25)
-
-
-def pack(values):
-    head = bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape)
-    return gzip.compress(head + values.tobytes(), mtime=0)
 
 
 def digits(number, seed):

@@ -86,12 +86,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_hostile_files_each_get_their_reason(hostile: dict[str, str], workers: int) -> None:
     chunks = list(decode_files(hostile, Preprocessing(SIZE, 3), chunk=5, workers=workers))
     assert [len(chunk.files) for chunk in chunks] == [5, 5, 5, 1]
-    found = {file: reason for chunk in chunks for file, reason in zip(chunk.files, chunk.reasons, strict=True)}
+    results = {file: result for chunk in chunks for file, result in zip(chunk.files, chunk.results, strict=True)}
+    found = {file: result if isinstance(result, str) else None for file, result in results.items()}
     assert list(found) == list(hostile)
     assert {file for file, reason in found.items() if reason is None} == {file for file in hostile if not hostile[file]}
     assert [(file, reason) for file, reason in found.items() if reason and hostile[file] not in reason] == []
     for chunk in chunks:
-        good = [file for file, reason in zip(chunk.files, chunk.reasons, strict=True) if reason is None]
+        good = [file for file in chunk.files if found[file] is None]
         assert chunk.pixels.shape == (len(good), 3, *SIZE)
         for file, pixels in zip(good, chunk.pixels, strict=True):
             assert torch.equal(torch.from_numpy(pixels), read_image(Path(file), SIZE, 3))

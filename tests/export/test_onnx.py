@@ -277,11 +277,11 @@ class TestProgram:
             files.append(tmp_path / "odd" / name)
         preprocessing = Preprocessing((16, 20), channels, value_range, fit=fit)
         chunk = next(iter(decode_files(map(str, files), preprocessing, chunk=100)))
-        pixels, losses, read = iter(chunk.pixels), iter(chunk.losses), 0
-        for file, reason in zip(files, chunk.reasons, strict=True):
-            if reason is None:
-                expected, outside = next(pixels), next(losses).outside
-                if outside <= 0.5:
+        pixels, read = iter(chunk.pixels), 0
+        for file, loss in zip(files, chunk.results, strict=True):
+            if not isinstance(loss, str):
+                expected = next(pixels)
+                if loss.outside <= 0.5:
                     np.testing.assert_array_equal(predict.read_image(file, about), expected, str(file))
                     read += 1
                     continue
