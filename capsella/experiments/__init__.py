@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Task,
         ValidationResult,
         check_images_unchanged,
-        check_none_diverged,
         check_seeds,
         common_seeds,
         format_duration,

@@ -122,6 +122,23 @@ class TestPredictions(NamedTuple):
     groups: Groups | None
     classes: tuple[str, ...]
 
+    @classmethod
+    def of_folds(cls, parts: Sequence[Self]) -> Self:
+        """Return the predictions of all folds together; groups of different folds are kept apart."""
+        groups, known = None, [part.groups for part in parts if part.groups is not None]
+        if len(known) == len(parts):
+            folds = np.repeat(range(len(parts)), [len(part.files) for part in parts])
+            pairs = np.stack([folds, np.concatenate(known)])
+            groups = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+        return cls(
+            tuple(file for part in parts for file in part.files),
+            np.concatenate([part.labels for part in parts]),
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.probabilities for part in parts]),
+            groups,
+            parts[0].classes,
+        )
+
 
 def write_test_predictions(run: Run, evaluation: Evaluation) -> None:
     """Write test_predictions.csv: a row per test image, with its class, the predicted one, and probabilities."""

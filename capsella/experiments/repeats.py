@@ -6,14 +6,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Folds, over_seeds
 from capsella.evaluation.label_errors import rank_labels, write_label_ranking
-from capsella.experiments.fit import FittedRun, evaluate_run, read_test_predictions
+from capsella.experiments.fit import FittedRun, TestPredictions, evaluate_run, read_test_predictions
 from capsella.experiments.runner import Task, run_tasks
 from capsella.files import write_json
 from capsella.report import evaluation_warnings
@@ -74,11 +73,9 @@ def train_folds(recipe: Recipe, folder: Path, name: str, compute: ComputeOptions
 
 def _rank_labels(folder: Path, folds: int) -> int:
     """Write label_errors.csv from the predictions of every fold; return the number of labels that may be wrong."""
-    parts = [read_test_predictions(folder / f"fold{fold}") for fold in range(folds)]
-    labels = np.concatenate([part.labels for part in parts])
-    ranking = rank_labels(labels, np.concatenate([part.probabilities for part in parts]))
-    files = tuple(file for part in parts for file in part.files)
-    write_label_ranking(folder / "label_errors.csv", ranking, labels, parts[0].classes, files)
+    tested = TestPredictions.of_folds([read_test_predictions(folder / f"fold{fold}") for fold in range(folds)])
+    ranking = rank_labels(tested.labels, tested.probabilities)
+    write_label_ranking(folder / "label_errors.csv", ranking, tested.labels, tested.classes, tested.files)
     return len(ranking.suspects)
 
 

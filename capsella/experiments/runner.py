@@ -388,19 +388,6 @@ def common_seeds(results: Results) -> Results:
     return {slug: [run for run in runs if run["seed"] in common] for slug, runs in results.items()}
 
 
-def check_none_diverged(results: Results, seeds: Sequence[int], folder: Path) -> None:
-    """Check that `Runner.results` have every seed of every row.
-
-    Raises:
-        CapsellaError: a training diverged.
-    """
-    if diverged := [slug for slug, runs in results.items() if len(runs) < len(seeds)]:
-        raise CapsellaError(
-            f"{folder}: trainings of these networks diverged: {', '.join(diverged)}; remove their folders to train "
-            "them again"
-        )
-
-
 def scaled_learning_rate(recipe: Recipe, factor: float) -> float:
     """Return the learning rate of a recipe times `factor`, rounded to two significant digits."""
     return float(f"{factor * recipe.optimizer.learning_rate:.2g}")

@@ -31,7 +31,6 @@ from capsella.experiments import (
     Row,
     Runner,
     check_images_unchanged,
-    check_none_diverged,
     reevaluate,
 )
 from capsella.files import write_json
@@ -121,7 +120,8 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
     rows = [_row(options, name, trained_on, classes) for name, trained_on in plan]
     seeds = range(options.seeds)
     trained = Runner(options.out, console, ComputeOptions(accelerator=options.accelerator)).results(rows, seeds)
-    check_none_diverged(trained, seeds, options.out)
+    if diverged := [slug for slug, runs in trained.items() if len(runs) < len(seeds)]:
+        raise CapsellaError(f"{options.out}: diverged: {', '.join(diverged)}; remove their folders to train them again")
     results: list[dict[str, Any]] = []
     first: dict[tuple[tuple[str, ...], str], CorrectnessTable] = {}  # of the first recipe
     for row, (name, trained_on) in zip(rows, plan, strict=True):

@@ -16,7 +16,7 @@ from capsella.data.images import join
 from capsella.data.splits import read_split_file
 from capsella.environment import environment
 from capsella.errors import CapsellaError
-from capsella.evaluation import Groups, Interval
+from capsella.evaluation import Interval
 from capsella.evaluation.label_errors import LabelRanking, rank_labels, write_label_ranking
 from capsella.evaluation.shortcuts import Shortcut, find_shortcuts
 from capsella.experiments.compare.decision import Correct, Decision, NetworkResult, TestSetting, decide
@@ -168,35 +168,36 @@ def _gather(plan: Plan, rows: Mapping[Key, Row], shortcuts: Sequence[Shortcut]) 
         for key, of_seeds in folders.items()
         if key not in failed and key[0] not in diverged
     }
-    first = [tests[complete[0].name, fold, 1.0][0] for fold in folds]
-    labels = np.concatenate([part.labels for part in first])
-    numbers = np.repeat(folds, [len(part.labels) for part in first])
+    whole = {
+        each.name: [
+            TestPredictions.of_folds(parts)
+            for parts in zip(*(tests[each.name, fold, 1.0] for fold in folds), strict=True)
+        ]
+        for each in complete
+    }
+    first = whole[complete[0].name][0]
     setting = TestSetting(
-        labels,
-        plan.splits.classes,
+        first.labels,
+        first.classes,
         plan.measure,
         plan.options.latency_limit,
-        _groups(first),
-        numbers if plan.is_crossvalidated else None,
+        None if first.groups is None or len(np.unique(first.groups)) < 2 else first.groups,
+        np.repeat(folds, [len(fold.splits.test) for fold in plan.folds]) if plan.is_crossvalidated else None,
     )
+    predicted = {name: np.stack([part.predicted for part in parts]) for name, parts in whole.items()}
+    probabilities = {name: np.mean([part.probabilities for part in parts], axis=0) for name, parts in whole.items()}
     validations = {
         each.name: [ValidationResult.of(RunFolder(f)) for fold in folds for f in folders[each.name, fold, 1.0]]
         for each in complete
     }
     best = {name: min(each, key=lambda run: run.rank).folder for name, each in validations.items()}
     times = network_latencies({name: load_run(run).model for name, run in best.items()})
-    predicted, probabilities = {}, {}
-    for name in best:
-        by_seed = list(zip(*(tests[name, fold, 1.0] for fold in folds), strict=True))
-        predicted[name] = np.stack([np.concatenate([part.predicted for part in parts]) for parts in by_seed])
-        shares = [np.concatenate([part.probabilities for part in parts]) for parts in by_seed]
-        probabilities[name] = np.mean(shares, axis=0)
     results = [
         NetworkResult(
             each.name,
             each.title,
             each.family,
-            predicted[each.name] == labels,
+            predicted[each.name] == first.labels,
             float(np.mean([run.error for run in validations[each.name]])),
             (times[each.name].p50, times[each.name].p95),
             each.parameters,
@@ -208,27 +209,16 @@ def _gather(plan: Plan, rows: Mapping[Key, Row], shortcuts: Sequence[Shortcut]) 
     return Comparison(
         plan,
         decision,
-        tuple(file for part in first for file in part.files),
+        first.files,
         predicted,
         probabilities,
         {each.name: _curve(plan, each.name, tests, setting) for each in complete if plan.shares},
-        rank_labels(labels, np.mean([probabilities[network.name] for network in decision.finalists], axis=0)),
+        rank_labels(first.labels, np.mean([probabilities[network.name] for network in decision.finalists], axis=0)),
         shortcuts,
         left_out=[contender.title for contender in plan.contenders if contender.name in diverged],
         final=None,
         seconds=0.0,
     )
-
-
-def _groups(parts: Sequence[TestPredictions]) -> Groups | None:
-    """Return the group of each image, with groups of different folds kept apart; None if unknown or a single one."""
-    groups = [part.groups for part in parts if part.groups is not None]
-    if len(groups) < len(parts):
-        return None
-    folds = np.repeat(range(len(parts)), [len(of_fold) for of_fold in groups])
-    pairs = np.stack([folds, np.concatenate(groups)])
-    apart = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-    return apart if apart.any() else None
 
 
 def _curve(
@@ -248,13 +238,12 @@ def _curve(
 
 def _write_predictions(path: Path, found: Comparison) -> None:
     """Write a CSV row per test image: its file, class and fold, and the prediction of every network with every seed."""
-    classes, setting = found.setting.classes, found.setting
+    setting, classes = found.setting, np.array(found.setting.classes)
     columns = {
-        f"{name}{f' seed {seed}' if len(rows) > 1 else ''}": [classes[k] for k in row.tolist()]
+        f"{name}{f' seed {seed}' if len(rows) > 1 else ''}": classes[row]
         for name, rows in found.predicted.items()
         for seed, row in enumerate(rows)
     }
-    folds = [0] * len(found.files) if setting.folds is None else setting.folds.tolist()
-    truth = [classes[k] for k in setting.labels.tolist()]
-    rows = zip(found.files, truth, folds, *columns.values(), strict=True)
+    folds = np.zeros(len(found.files), int) if setting.folds is None else setting.folds
+    rows = zip(found.files, classes[setting.labels], folds, *columns.values(), strict=True)
     write_csv(path, ("file", "class", "fold", *columns), rows)
