@@ -92,6 +92,10 @@ class Budgets:
             recipe = replace(recipe, optimizer=self.small_optimizer)
         return recipe if budget == "full" else {"small": self.small, "medium": self.medium}[budget].limit(recipe)
 
+    def text(self, budget: BudgetName) -> str:
+        """Describe the budget, e.g. "20 epochs of 8,000 images in batches of 32"; empty at the full budget."""
+        return "" if budget == "full" else str(self.small if budget == "small" else self.medium)
+
     def note(self, budget: BudgetName, before: str = "") -> str:
         """Describe the budget in a sentence that begins with `before`; empty at the full budget."""
-        return "" if budget == "full" else f"{before}{self.small if budget == 'small' else self.medium}. "
+        return "" if budget == "full" else f"{before}{self.text(budget)}. "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 
@@ -45,18 +45,20 @@ COLUMNS = ("draws", "rate", "error, ours %", f"{CAPSULES} gains, points", "p, Ho
 
 
 class ImageKind(NamedTuple):
-    """The classes, size, channels and augmentation of a source's images."""
+    """Images of a source without limits, the number of their classes, and their augmentation."""
 
+    data: NamedData
     classes: int
-    size: int
-    channels: Literal[1, 3]
     augment: AugmentOptions
 
 
 SOURCES = {
-    "pbc": ImageKind(8, 64, 3, AugmentOptions(shift=4, padding_mode="border", flip=True)),
-    "fashion-mnist": ImageKind(10, 32, 1, AugmentOptions(shift=2, mirror=True)),
-    "digits": ImageKind(10, 32, 1, AugmentOptions(shift=2)),
+    kind.data.name: kind
+    for kind in (
+        ImageKind(NamedData("pbc", size=64, channels=3), 8, AugmentOptions(shift=4, padding_mode="border", flip=True)),
+        ImageKind(NamedData("fashion-mnist", size=32, channels=1), 10, AugmentOptions(shift=2, mirror=True)),
+        ImageKind(NamedData("digits", size=32, channels=1), 10, AugmentOptions(shift=2)),
+    )
 }
 Cell = tuple[int, str]  # images per class, and network
 
@@ -126,7 +128,7 @@ class FewImages(Published):
 
         @cache  # read once for all draws, which differ in how it is split, and only if something is left to train
         def source() -> LoadedSource:
-            return load_source(self._data())
+            return load_source(SOURCES[self.source].data)
 
         rates = self._choose_rates(folder, console, source)
         results: dict[Cell, list[dict[str, Any]]] = {}
@@ -142,21 +144,11 @@ class FewImages(Published):
                 values = self.write(folder, command, measured, COLUMNS, _rows(results, rates))
         return values
 
-    def _data(self) -> NamedData:
-        """Return the options of the source, without limits."""
-        kind = SOURCES[self.source]
-        return NamedData(self.source, size=kind.size, channels=kind.channels)
-
     def rows_of(self, size: int, validation: int, draw: int) -> dict[str, Row]:
         """Return the row of each network for a draw with these numbers of images per class."""
         kind, is_small = SOURCES[self.source], self.budget == "small"
-        data = self._data().replace(
-            per_class=size,
-            validation_per_class=validation,
-            test_per_class=20 if is_small else None,
-            split_seed=draw,
-        )
-        images = size * kind.classes
+        test, images = 20 if is_small else None, size * kind.classes
+        data = kind.data.replace(per_class=size, validation_per_class=validation, test_per_class=test, split_seed=draw)
         changes: dict[str, Any] = {
             "data": data,
             "augment": kind.augment,

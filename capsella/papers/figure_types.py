@@ -1,8 +1,8 @@
 """Types of published figures: pictures made with a trained network, and line plots of the results of many runs."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from capsella.data import LabelledImages, load_data
-from capsella.errors import ArgumentError
 from capsella.experiments import Results, Row
 from capsella.files import write_json
 from capsella.models import ImageClassifier
@@ -90,22 +89,8 @@ class Panel:
     chance: float | None = None
 
 
-def write_panels(path: Path, panels: Sequence[Panel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw panels as a PNG at `path`, write `values` and the panels' numbers as JSON beside it, and return the JSON."""
-    write_png(panels_figure(panels), path)
-    values = {**values, "panels": [asdict(panel) for panel in panels]}
-    write_json(path.with_suffix(".json"), values)  # last, as its presence means that the picture is there
-    return values
-
-
 def panels_figure(panels: Sequence[Panel]) -> Figure:
-    """Return a figure of the panels, three in a row, each with a legend and a y axis from 0 to 1.
-
-    Raises:
-        ValueError: no panels.
-    """
-    if not panels:
-        raise ArgumentError("panels", "hold at least one", None)
+    """Return a figure of the panels, three in a row, each with a legend and a y axis from 0 to 1."""
     figure, every = axes_in_rows(len(panels), 3, (4.6, 4.0), (0.4, 0))
     for panel, axes in zip(panels, every, strict=True):
         _draw(axes, panel)

@@ -166,11 +166,10 @@ def images_backbone_linear() -> Recipe:
 def images_fine_tuned() -> Recipe:
     """A pretrained backbone with a linear layer, all of it trained at a small learning rate."""
     return replace(
-        images_backbone_linear(),
+        images_backbone_capsules(),
         model=ModelOptions("backbone_linear", {"backbone": PRETRAINED, "fine_tune": True}),
-        augment=AugmentOptions(shift=10, padding_mode="border", flip=True),
+        loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=3e-4, schedule="cosine", warmup_steps=50),
-        epochs=30,
     )
 
 

@@ -234,7 +234,13 @@ class ErrorTable(Published):
         Raises:
             ValueError: none of the rows' sources is a prefix of a name.
         """
-        replaced = _replace_sources({row.recipe.data.source for row in self.rows}, source.split(","))
+        sources, names = {row.recipe.data.source for row in self.rows}, source.split(",")
+        replaced = {paper: next((name for name in names if name.startswith(paper)), paper) for paper in sources}
+        if len(sources) == len(names) == 1:
+            replaced = dict.fromkeys(sources, source)
+        for name in names:
+            if name not in replaced.values():
+                raise ArgumentError("data", f"continue the name of one of {sorted(sources)}", name)
         rows = tuple(self._move(row, replaced[row.recipe.data.source]) for row in self.rows)
         published = {row.slug for row in rows if row.paper is not None}
         again = tuple(row if row.of in published else replace(row, paper=None) for row in self.reevaluated)
@@ -278,19 +284,6 @@ def error_table(
         rows=error_rows(specs, lambda recipe: budgets.limit(recipe, budget)),
         caveat_text=few_images(budget),
     )
-
-
-def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
-    """Return, for each source, the wanted name that begins with it; the source itself if there is none."""
-    if len(sources) == len(wanted) == 1:
-        return dict.fromkeys(sources, wanted[0])
-    replaced = {name: name for name in sources}
-    for name in wanted:
-        continued = [source for source in sources if name.startswith(source)]
-        if not continued:
-            raise ArgumentError("data", f"continue the name of one of {sorted(sources)}", name)
-        replaced[max(continued, key=len)] = name
-    return replaced
 
 
 def _error_values(

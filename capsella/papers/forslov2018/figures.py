@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +14,23 @@ from rich.console import Console
 from capsella.data import LabelledImages, load_data, single_images
 from capsella.errors import pluralize
 from capsella.experiments import Results, Row
+from capsella.files import write_json
 from capsella.models import ImageClassifier
-from capsella.papers.budget import BudgetName
-from capsella.papers.figure_types import Drawn, Panel, RunFigure, Series, write_panels
+from capsella.papers.budget import BudgetName, Budgets
+from capsella.papers.figure_types import Drawn, Panel, RunFigure, Series, panels_figure
 from capsella.papers.forslov2018.paper import ACCURACY, FAMILIES, NETWORKS, SET_CLASSES, SET_IMAGES, SETS, family
-from capsella.papers.forslov2018.runs import ThesisItem, accuracies_of, limits_note, mean_sd
+from capsella.papers.forslov2018.runs import (
+    DECODER_BUDGETS,
+    RATE_BUDGETS,
+    TABLE_BUDGETS,
+    ThesisItem,
+    accuracies_of,
+    limits_note,
+    mean_sd,
+)
 from capsella.papers.table_types import Published, diverged_phrase, few_images, measured_text, seeds_of
 from capsella.report import dimension_tweaks, largest_elements
+from capsella.report.figures import write_png
 from capsella.report.image_figures import tweak_figure
 from capsella.report.reconstructions import row_changes, share_nearest_own
 from capsella.training import RunFolder
@@ -32,36 +42,42 @@ RATES = (3e-4, 3e-5, 3e-6)
 
 @dataclass(frozen=True, kw_only=True)
 class PanelFigure(ThesisItem):
-    """A figure of line plots."""
+    """A figure of line plots, of every network on every set unless a subclass trains others."""
 
     suffix: ClassVar[str] = "png"
 
-    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
-        """Return the panels, a note on them, and further values for the JSON."""
+    def rows_to_train(self) -> list[Row]:
+        """Return every network on every set."""
+        return self.grid([*self.images_by_set()])
+
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], dict[str, Any]]:
+        """Return the panels, and further values for the JSON."""
         raise NotImplementedError
 
     def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """See `Published.build`."""
-        panels, note, more = self._draw(results, folder)
+        path, (panels, more) = self.path(folder), self._draw(results, folder)
+        write_png(panels_figure(panels), path)
         values = {
             "title": self.title,
-            "note": note,
+            "note": self.note,
             "measured": measured_text("Accuracy", results) + diverged_phrase(folder, results),
             "command": command,
             "runs": results,
             **more,
+            "panels": [asdict(panel) for panel in panels],
         }
-        return write_panels(self.path(folder), panels, values)
+        write_json(path.with_suffix(".json"), values)  # last, as its presence means that the picture is there
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend(PanelFigure):
     """Test accuracy against a property of the training sets, a panel per family of networks.
 
-    x_name: the property. in_paper: its values in the thesis, by set.
+    in_paper: the property's values in the thesis, by set.
     """
 
-    x_name: str
     in_paper: Mapping[str, int]
 
     def places(self) -> dict[str, int]:
@@ -70,10 +86,10 @@ class Trend(PanelFigure):
 
     def rows_to_train(self) -> list[Row]:
         """Return every network on every set with enough classes: of two, standardised costs are always ±1."""
-        return [row for row in self.grid([*self.places()]) if self.limits or "classes2-emnet" not in row.slug]
+        return [row for row in self.grid([*self.places()]) if self.budget != "full" or "classes2-emnet" not in row.slug]
 
-    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
-        places, panels = self.places(), []
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], dict[str, Any]]:
+        by_size, places, panels = self.in_paper is SET_IMAGES, self.places(), []
         for kind in FAMILIES:
             series = []
             for network, init in (key for key in self.networks if family(key[0]) == kind):
@@ -85,9 +101,9 @@ class Trend(PanelFigure):
                 paper = tuple(ACCURACY[network, init][SETS.index(at)] for at in self.in_paper)
                 series.append(Series(name, tuple(self.in_paper.values()), paper, paper=True))
             if series:
-                log = self.in_paper is SET_IMAGES
-                panels.append(Panel(FAMILIES[kind], self.x_name, "test accuracy", tuple(series), log))
-        return panels, limits_note(self.budget), {}
+                x_name = "training images" if by_size else "classes"
+                panels.append(Panel(FAMILIES[kind], x_name, "test accuracy", tuple(series), log=by_size))
+        return panels, {}
 
 
 def set_sizes(item: ThesisItem) -> dict[str, int]:
@@ -111,11 +127,7 @@ def set_classes(item: ThesisItem) -> dict[str, int]:
 class BestCurves(PanelFigure):
     """Validation curves of each family's network with the lowest validation error, a panel per set."""
 
-    def rows_to_train(self) -> list[Row]:
-        """Return every network on every set."""
-        return self.grid([*self.images_by_set()])
-
-    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], dict[str, Any]]:
         classes, panels = len(load_data(self.options("hard")).classes), []
         for name in self.images_by_set():
             series = []
@@ -126,8 +138,7 @@ class BestCurves(PanelFigure):
                     series.append(_mean_curve(f"{NETWORKS[best[0]]}, INIT-NET {best[1]}", rows[best], results, folder))
             if series:
                 panels.append(_curves(name, series, self.options(name).first_classes or classes))
-        note = "The network of each family with the lowest validation error; the thesis chooses by test error. "
-        return panels, note + limits_note(self.budget), {}
+        return panels, {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +151,7 @@ class RateCurves(PanelFigure):
         """Return the network at each learning rate."""
         return [self.with_learning_rate(rate) for rate in RATES]
 
-    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], dict[str, Any]]:
         validation = load_data(self.options("mini")).validation
         panels: list[Panel] = []
         spikes: list[dict[str, Any]] = []
@@ -152,11 +163,7 @@ class RateCurves(PanelFigure):
                 spikes.append({"seed": seed, "learning_rate": rate, "spikes_to_chance_at": at})
                 series.append(Series(f"{rate:.0e}: {pluralize(len(at), 'spike')}", tuple(steps), tuple(accuracies)))
             panels.append(_curves(f"seed {seed}", series, len(validation.classes)))
-        note = (
-            "A spike: validation accuracy within two standard errors of chance, after it was once halfway from chance "
-            f"to 1. {limits_note(self.budget, 'rates')}"
-        )
-        return panels, note, {"spikes": spikes}
+        return panels, {"spikes": spikes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,12 +174,11 @@ class DecoderCurves(PanelFigure):
         """Return the network with and without a decoder."""
         return [self.with_decoder("capsnet1", decoder) for decoder in (True, False)]
 
-    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], str, dict[str, Any]]:
+    def _draw(self, results: Results, folder: Path) -> tuple[list[Panel], dict[str, Any]]:
         rows = [row for row in self.rows_to_train() if results.get(row.slug)]
         series = [_mean_curve(row.slug, row, results, folder) for row in rows]
         classes = len(load_data(self.options("mini")).classes)
-        note = limits_note(self.budget, "decoder")
-        return [_curves("CAPSNET 1, INIT-NET 1", series, classes)], note, {}
+        return [_curves("CAPSNET 1, INIT-NET 1", series, classes)], {}
 
 
 def _curves(title: str, series: Sequence[Series], classes: int) -> Panel:
@@ -245,44 +251,38 @@ def draw_perturbations(most: float, elements: int, model: ImageClassifier, image
     }
 
 
-# By figure number: the type, its fields, and the rest of the title.
-_PANELS: dict[int, tuple[type[PanelFigure], dict[str, Any], str]] = {
-    31: (Trend, {"x_name": "training images", "in_paper": SET_IMAGES}, "accuracy by size of the training set"),
-    32: (Trend, {"x_name": "classes", "in_paper": SET_CLASSES}, "accuracy by number of classes"),
-    33: (BestCurves, {}, "validation curves by training set"),
-    34: (RateCurves, {}, "learning rates of EM-NET 1"),
-    37: (DecoderCurves, {}, "CAPSNET 1 with and without decoder"),
+_CHOSEN = "The network of each family with the lowest validation error; the thesis chooses by test error. "
+_SPIKE = (
+    "A spike: validation accuracy within two standard errors of chance, after it was once halfway from chance to 1. "
+)
+# By figure number: the type, its fields, the rest of the title, the budgets, and a note.
+_PANELS: dict[int, tuple[type[PanelFigure], dict[str, Any], str, Budgets, str]] = {
+    31: (Trend, {"in_paper": SET_IMAGES}, "accuracy by size of the training set", TABLE_BUDGETS, ""),
+    32: (Trend, {"in_paper": SET_CLASSES}, "accuracy by number of classes", TABLE_BUDGETS, ""),
+    33: (BestCurves, {}, "validation curves by training set", TABLE_BUDGETS, _CHOSEN),
+    34: (RateCurves, {}, "learning rates of EM-NET 1", RATE_BUDGETS, _SPIKE),
+    37: (DecoderCurves, {}, "CAPSNET 1 with and without decoder", DECODER_BUDGETS, ""),
 }
 # By figure number: the network, the largest offset, and the number of pose elements to show.
 _PERTURBED = {35: ("capsnet1", 0.4, 3), 36: ("emnet1", 5.0, 4)}
 
 
-def _panels(number: int, budget: BudgetName) -> PanelFigure:
-    kind, fields, title = _PANELS[number]
-    return kind(
-        title=f"Forslöv 2018, Figure {number}: {title}",
-        family="forslov2018",
-        file=f"forslov2018-figure{number}",
-        budget=budget,
-        caveat_text=few_images(budget),
-        **fields,
-    )
-
-
-def _perturbed(number: int, budget: BudgetName) -> RunFigure:
+def _figure(number: int, budget: BudgetName) -> Published:
+    shared: dict[str, Any] = {"family": "forslov2018", "file": f"forslov2018-figure{number}"}
+    shared["caveat_text"], start = few_images(budget), f"Forslöv 2018, Figure {number}: "
+    if number in _PANELS:
+        kind, fields, title, budgets, note = _PANELS[number]
+        return kind(title=start + title, note=note + limits_note(budget, budgets), budget=budget, **fields, **shared)
     network, most, elements = _PERTURBED[number]
     return RunFigure(
-        title=f"Forslöv 2018, Figure {number}: class capsule of {NETWORKS[network]}, perturbed",
-        note=limits_note(budget, "decoder"),
-        family="forslov2018",
-        file=f"forslov2018-figure{number}",
+        title=f"{start}class capsule of {NETWORKS[network]}, perturbed",
+        note=limits_note(budget, DECODER_BUDGETS),
         rows=(ThesisItem(title="", budget=budget).with_decoder(network, True),),
         draw=partial(draw_perturbations, most, elements),
-        caveat_text=few_images(budget),
+        **shared,
     )
 
 
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
-    **{f"forslov2018-{number}": partial(_panels, number) for number in _PANELS},
-    **{f"forslov2018-{number}": partial(_perturbed, number) for number in _PERTURBED},
+    f"forslov2018-{number}": partial(_figure, number) for number in (*_PANELS, *_PERTURBED)
 }

@@ -3,12 +3,12 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data
 from capsella.errors import CapsellaError
 from capsella.experiments import Row
-from capsella.papers.budget import Budget, BudgetName, medium
+from capsella.papers.budget import Budget, BudgetName, Budgets, medium
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
 from capsella.papers.table_types import Published
 from capsella.training import Recipe
@@ -22,29 +22,17 @@ SHORTER_SETS = ("mini", "small", "basic")
 STEPS, STEPS_BETWEEN_VALIDATIONS = 100_000, 1000
 
 
-class Limits(NamedTuple):
-    """The budgets of tables 3 and 4 (`table`), of Figure 34 (`rates`), and of Figures 35 to 37 (`decoder`)."""
-
-    table: Budget
-    rates: Budget
-    decoder: Budget
-
-
 _SMALL = Budget(epochs=4, epoch_images=400, batch_size=10, validation_per_class=30, decays_once=True)
 # The medium budget takes minutes to half an hour per run on two cores, with the decoder an hour or two.
 _MEDIUM = medium(800, 10, validation_per_class=50, cosine=False, decays_once=True, ema=0.99)
-LIMITS: dict[BudgetName, Limits] = {  # the full budget has none
-    "small": Limits(
-        _SMALL,
-        Budget(epochs=40, epoch_images=75, batch_size=5, validation_per_class=20),
-        replace(_SMALL, epochs=8, epoch_images=150),
-    ),
-    "medium": Limits(
-        _MEDIUM,
-        Budget(epochs=80, epoch_images=250, batch_size=5, validation_per_class=20, precision="auto"),
-        replace(_MEDIUM, epoch_images=1000),
-    ),
-}
+TABLE_BUDGETS = Budgets(_SMALL, _MEDIUM)  # of tables 3 and 4
+RATE_BUDGETS = Budgets(  # of Figure 34
+    Budget(epochs=40, epoch_images=75, batch_size=5, validation_per_class=20),
+    Budget(epochs=80, epoch_images=250, batch_size=5, validation_per_class=20, precision="auto"),
+)
+DECODER_BUDGETS = Budgets(
+    replace(_SMALL, epochs=8, epoch_images=150), replace(_MEDIUM, epoch_images=1000)
+)  # Figures 35 to 37
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,19 +53,14 @@ class ThesisItem(Published):
         yield from super().images()
 
     @property
-    def limits(self) -> Limits | None:
-        """The budgets of its runs; None for the full training."""
-        return LIMITS.get(self.budget)
-
-    @property
     def networks(self) -> list[tuple[str, int]]:
         """The (network, INIT-NET) pairs to train, in the order of the tables."""
-        return [(network, init) for network in NETWORKS for init in ((1, 2) if self.limits is None else (1,))]
+        return [(network, init) for network in NETWORKS for init in ((1, 2) if self.budget == "full" else (1,))]
 
     @property
     def sets(self) -> tuple[str, ...]:
         """The training sets of this budget."""
-        return SETS if self.limits is None else SHORTER_SETS
+        return SETS if self.budget == "full" else SHORTER_SETS
 
     def options(self, name: str) -> DataOptions:
         """Return the data options of one of `SETS`, or of "classesN": all images of the first N classes."""
@@ -88,11 +71,11 @@ class ThesisItem(Published):
 
     def row(self, name: str, network: str, init: int) -> Row:
         """Return the row of a network (a key of `NETWORKS`) behind INIT-NET 1 or 2, trained on a set."""
-        recipe_name = f"forslov2018-{network}-init{init}" + ("-modern" if self.limits else "")
+        recipe_name = f"forslov2018-{network}-init{init}" + ("" if self.budget == "full" else "-modern")
         recipe = replace(get_recipe(recipe_name), data=self.options(name))
         slug, cost = f"{name}-{network}-init{init}", f"{network}-init{init}"
-        if self.limits:
-            return Row(slug=slug, cost=cost, recipe_name=recipe_name, recipe=self.limits.table.limit(recipe))
+        if self.budget != "full":
+            return Row(slug=slug, cost=cost, recipe_name=recipe_name, recipe=TABLE_BUDGETS.limit(recipe, self.budget))
         longer = 2 if name == "hard" and family(network) != "capsnet" else 1
         recipe = _as_long_as_the_thesis(recipe, longer * STEPS, STEPS_BETWEEN_VALIDATIONS)
         return Row(slug=slug, cost=slug if name == "hard" else cost, recipe_name=recipe_name, recipe=recipe)
@@ -105,8 +88,8 @@ class ThesisItem(Published):
         """
         name = "forslov2018-emnet1-init1"
         recipe = replace(get_recipe(name), data=self.options("mini"))
-        if self.limits:
-            recipe = self.limits.rates.limit(recipe.with_model(batch_norm=True))
+        if self.budget != "full":
+            recipe = RATE_BUDGETS.limit(recipe.with_model(batch_norm=True), self.budget)
             optimizer = replace(recipe.optimizer, decay=1.0)
             recipe = replace(recipe, loss=replace(recipe.loss, spread_schedule="linear"), optimizer=optimizer)
         else:
@@ -117,8 +100,7 @@ class ThesisItem(Published):
     def with_decoder(self, network: str, decoder: bool) -> Row:
         """Return the row of a capsule network on mini with or without DECODER NET, for Figures 35 to 37."""
         row, suffix = self.row("mini", network, 1), "decoder" if decoder else "no-decoder"
-        recipe = self.limits.decoder.limit(row.recipe) if self.limits else row.recipe
-        recipe = recipe.with_model(reconstruction=decoder)
+        recipe = DECODER_BUDGETS.limit(row.recipe, self.budget).with_model(reconstruction=decoder)
         return replace(row, slug=f"{row.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
 
     def grid(self, sets: Sequence[str]) -> list[Row]:
@@ -156,10 +138,10 @@ def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int)
     return replace(recipe, epochs=steps // between_validations, epoch_images=between_validations * recipe.batch_size)
 
 
-def limits_note(budget: BudgetName, kind: str = "table") -> str:
-    """Describe how trainings differ from the thesis's. kind: a field of `Limits`."""
-    limits = LIMITS.get(budget)
-    return "As long as the thesis's." if limits is None else f"{getattr(limits, kind)}; the thesis has 500,000 images."
+def limits_note(budget: BudgetName, budgets: Budgets = TABLE_BUDGETS) -> str:
+    """Describe how trainings with one of these budgets differ from the thesis's."""
+    text = budgets.text(budget)
+    return f"{text}; the thesis has 500,000 images." if text else "As long as the thesis's."
 
 
 def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:

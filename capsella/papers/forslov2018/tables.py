@@ -236,30 +236,19 @@ def table_2(budget: BudgetName) -> WeightsTable:
         "Without biases and without β, as the thesis counts. Networks without the INIT-NET before them. The decoder's "
         "published total has a misprint (docs/papers/forslov2018.md)."
     )
-    return WeightsTable(title="Forslöv 2018, Table 2", note=note, **_shared("table2"))
+    return WeightsTable(note=note, **_shared(2))
 
 
 def table_3(budget: BudgetName) -> AccuracyTable:
     """Return Table 3: seven networks behind two INIT-NETs on six sets; below the full budget, INIT-NET 1 on three."""
-    return AccuracyTable(
-        title="Forslöv 2018, Table 3",
-        note=limits_note(budget),
-        budget=budget,
-        caveat_text=few_images(budget),
-        **_shared("table3"),
-    )
+    return AccuracyTable(note=limits_note(budget), budget=budget, caveat_text=few_images(budget), **_shared(3))
 
 
 def table_4(budget: BudgetName) -> RobustnessTable:
     """Return Table 4: the networks of Table 3 that have the most classes, tested on changed images."""
     units = "; ".join(f"{change}: {PERTURBATIONS[change].unit}" for change in STRENGTHS)
-    return RobustnessTable(
-        title="Forslöv 2018, Table 4",
-        note=f"{limits_note(budget)} The thesis gives no strengths of the changes; ours are in the heads ({units}).",
-        budget=budget,
-        caveat_text=few_images(budget),
-        **_shared("table4"),
-    )
+    note = f"{limits_note(budget)} The thesis gives no strengths of the changes; ours are in the heads ({units})."
+    return RobustnessTable(note=note, budget=budget, caveat_text=few_images(budget), **_shared(4))
 
 
 def table_5(budget: BudgetName) -> TimesTable:
@@ -268,12 +257,16 @@ def table_5(budget: BudgetName) -> TimesTable:
         "Seconds and × are of forward and backward at batch 5, as in the thesis (i7-7700, GTX 1050 Ti); × compares "
         "with the CNN-NET of the same shape. INIT-NET 1, 15 classes; without the optimizer's step."
     )
-    return TimesTable(title="Forslöv 2018, Table 5", note=note, budget=budget, **_shared("table5"))
+    return TimesTable(note=note, budget=budget, **_shared(5))
 
 
-def _shared(table: str) -> dict[str, Any]:
-    columns = ("network", "INIT-NET") if table in ("table3", "table4") else ("network",)
-    return {"columns": columns, "family": "forslov2018", "file": f"forslov2018-{table}"}
+def _shared(number: int) -> dict[str, Any]:
+    return {
+        "title": f"Forslöv 2018, Table {number}",
+        "columns": ("network", "INIT-NET") if number in (3, 4) else ("network",),
+        "family": "forslov2018",
+        "file": f"forslov2018-table{number}",
+    }
 
 
 def _claim(text: str, data: str, better: str, worse: str) -> Claim:

@@ -108,8 +108,7 @@ class RoutingBenchmark(Published):
             rows += _beside_published(_values(measured), self.budget, source) if self.only else _values(measured)
             results |= {row.row.slug: row.runs for row in measured}
             stop = f", stopped at {STOPS[self.budget]:g} % on familiar elevations" if dataset.stops else ""
-            length = dataset.budgets.note(self.budget).removesuffix(". ") or "the whole training"
-            lengths.append(f"{dataset.label}: {length}{stop}. ")
+            lengths.append(f"{dataset.label}: {dataset.budgets.text(self.budget) or 'the whole training'}{stop}. ")
         table = replace(self, note="".join(lengths) + self.note)
         return table.write(folder, command, measured_text("Test error", results), COLUMNS, rows)
 

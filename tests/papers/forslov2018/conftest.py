@@ -10,7 +10,7 @@ from capsella.data import ImageSet, catalogue
 from capsella.data.sources.base import Source
 from capsella.data.splits import SourceSplits
 from capsella.models import forslov2018
-from capsella.papers.budget import Budget
+from capsella.papers.budget import Budget, Budgets
 from capsella.papers.forslov2018 import paper, runs
 
 PER_CLASS = 102  # two more than mini takes
@@ -49,7 +49,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
     monkeypatch.setitem(catalogue._SOURCES, "tiny", source("tiny"))
     monkeypatch.setattr(runs, "SIZE", 64)
     once = dataclasses.replace(TINY, epochs=1, epoch_images=2)
-    monkeypatch.setitem(runs.LIMITS, "small", runs.Limits(TINY, once, once))
+    for name, budget in (("TABLE_BUDGETS", TINY), ("RATE_BUDGETS", once), ("DECODER_BUDGETS", once)):
+        monkeypatch.setattr(runs, name, Budgets(budget, budget))
     monkeypatch.setattr(forslov2018, "PUBLISHED_SIZE", 160)
     # A training here sees two images; what a network knows would else be fitted on all 500 of the set.
     monkeypatch.setattr("capsella.uncertainty.fit.MOST_TRAINING_IMAGES", 12)
