@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, Self
 
 from rich.console import Console
@@ -63,12 +64,11 @@ class RowSpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRow(Row):
-    """A trained row of a table; see `RowSpec`. caveat: appended in brackets to each of our numbers, e.g. "at 7 %"."""
+    """A trained row of a table; see `RowSpec`."""
 
     label: tuple[str, ...]
     paper: Any = None
     paper_sd: float | None = None
-    caveat: str = ""
 
 
 def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> tuple[ErrorRow, ...]:
@@ -121,8 +121,9 @@ class Published:
         """Return the path of a table's JSON, or of a figure's picture, which has its JSON beside it."""
         return folder / f"{self.file or folder.resolve().name}.{self.suffix}"
 
-    def caveat(self, slug: str) -> str:
-        """Return the caveat on a row's numbers, e.g. "few images"; empty if they need none."""
+    @property
+    def caveat(self) -> str:
+        """The caveat on our numbers, e.g. "few images"; empty if they need none."""
         return self.caveat_text
 
     def rows_to_train(self) -> Sequence[Row]:
@@ -303,9 +304,9 @@ def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float
     return [
         printed,
         over_seeds(errors),
-        "–" if paper is None else f"{_mean(errors) - paper:+.2f}",
-        *(f"{_mean([epoch[name] for epoch in best]):.4f}" for name in ("train_loss", "validation_loss")),
-        f"{_mean([run['training']['images_per_second'] for run in runs]):.0f}",
+        "–" if paper is None else f"{fmean(errors) - paper:+.2f}",
+        *(f"{fmean([epoch[name] for epoch in best]):.4f}" for name in ("train_loss", "validation_loss")),
+        f"{fmean([run['training']['images_per_second'] for run in runs]):.0f}",
     ]
 
 
@@ -320,7 +321,7 @@ class Sweep(Published):
         rows = []
         for row, runs in zip(self.rows, Runner(folder, console).validate(self.rows, seeds), strict=True):
             errors, losses = [run.error for run in runs.values()], [run.loss for run in runs.values()]
-            cells = [*row.label, over_seeds(errors), f"{_mean(losses):.4f}"]
+            cells = [*row.label, over_seeds(errors), f"{fmean(losses):.4f}"]
             rows.append({"cells": cells, "validation_error_percent": errors, "validation_loss": losses})
         measured = f"Error on validation images; {pluralize(len(seeds), 'seed')}."
         return self.write(folder, command, measured, SWEEP_COLUMNS, rows)
@@ -349,12 +350,14 @@ class MatchedErrorTable(Published):
 
     rows: pairs of networks to compare, whose labels end with the network. If all runs of a pair reached the error, a
     third row has the second network's errors minus the first one's, over the seeds that both have. test_sets: images
-    like the training images, and changed ones. stand_ins: fields of the table on other images, by source.
+    like the training images, and changed ones. stand_ins: fields of the table on other images, by source. stop_caveat:
+    the error at which networks stop if it is not the paper's, e.g. "at 7 %"; appended in brackets to our numbers.
     """
 
     rows: tuple[ErrorRow, ...]
     test_sets: tuple[TestSet, TestSet]
     stand_ins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    stop_caveat: str = ""
 
     def on(self, source: str) -> Self:
         """Return the table for another source of images.
@@ -366,9 +369,10 @@ class MatchedErrorTable(Published):
             raise unknown_name("data", source, self.stand_ins)
         return replace(self, **self.stand_ins[source])
 
-    def caveat(self, slug: str) -> str:
-        """Return the error at which the row's network stops, e.g. "at 7 %"; empty if it is the paper's."""
-        return next(row for row in self.rows if row.slug == slug).caveat
+    @property
+    def caveat(self) -> str:
+        """The error at which networks stop, e.g. "at 7 %"; empty if it is the paper's."""
+        return self.stop_caveat
 
     def images(self) -> Iterator[DataOptions]:
         """Yield the data options of the recipes and of the changed images."""
@@ -408,7 +412,7 @@ class MatchedErrorTable(Published):
         stops = [run["training"]["stopped"] for run in runs]
         stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops) or "–"
         keys = [test_set.key for test_set in self.test_sets]
-        cells = self._cells(row, row.paper, [[run[key]["error_percent"] for run in runs] for key in keys])
+        cells = self._cells(row.paper, [[run[key]["error_percent"] for run in runs] for key in keys])
         if not all(stop["reached"] for stop in stops):
             cells[-1] = "–"
         return {"cells": [*row.label, stopped, *cells], "slugs": [row.slug] * 2, "keys": keys, "runs": runs}
@@ -422,22 +426,21 @@ class MatchedErrorTable(Published):
         if first.paper is not None and second.paper is not None:
             paper = tuple(b - a for a, b in zip(first.paper, second.paper, strict=True))
         label = [*first.label[:-1], f"{second.label[-1]} − {first.label[-1]}"]
-        cells = ["all" if pairs else NOT_RUN, *self._cells(first, paper, errors, sign="+")]
+        cells = ["all" if pairs else NOT_RUN, *self._cells(paper, errors, sign="+")]
         if not all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
             cells = ["not all: not compared", *("–" for _ in cells[1:])]
         return {"cells": [*label, *cells], "by_seed": dict(zip(keys, errors, strict=True))}
 
-    def _cells(
-        self, row: ErrorRow, paper: Sequence[float] | None, errors: Sequence[Sequence[float]], sign: str = ""
-    ) -> list[str]:
+    def _cells(self, paper: Sequence[float] | None, errors: Sequence[Sequence[float]], sign: str = "") -> list[str]:
         """Return the paper's and our errors, and the gap between the two on changed images; "+" signs differences."""
         printed = ["–", "–"] if paper is None else [f"{value:{'+.2f' if sign else 'g'}}" for value in paper]
-        caveats = [(f" ({row.caveat})" if row.caveat else "") + test_set.caveat for test_set in self.test_sets]
+        stop = f" ({self.stop_caveat})" if self.stop_caveat else ""
+        caveats = [stop + test_set.caveat for test_set in self.test_sets]
         if not errors[0]:
             return [printed[0], NOT_RUN, printed[1], NOT_RUN, "–"]
         texts = [over_seeds(values) for values in errors]
         ours = [("" if text.startswith("-") else sign) + text + c for text, c in zip(texts, caveats, strict=True)]
-        gap = "–" if paper is None or any(caveats) else f"{_mean(errors[1]) - paper[1]:+.1f}"
+        gap = "–" if paper is None or any(caveats) else f"{fmean(errors[1]) - paper[1]:+.1f}"
         return [printed[0], ours[0], printed[1], ours[1], gap]
 
 
@@ -542,10 +545,6 @@ def gain_cells(gain: Interval | None, p_value: float | None = None) -> list[str]
         return ["–"] * 3
     p_value = gain.p_value if p_value is None else p_value
     return [interval_cell(gain), f"{p_value:.2g}", points(gain.detectable, signed=False)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 @dataclass(frozen=True, kw_only=True)

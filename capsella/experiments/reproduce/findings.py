@@ -42,7 +42,7 @@ class Finding:
     rows: slugs of the two compared rows, the one claimed better first. not_tested: why the claim was not tested, if
     so. errors: error rates of both rows in per cent, means over seeds. gain: accuracy of the first row minus that of
     the second. p_value: adjusted for all claims that are judged together. objects_p_value: p-value of a rank test over
-    objects, if there are any. images: training images that the first row's networks saw. caveats: of the rows, e.g.
+    objects, if there are any. images: training images that the first row's networks saw. caveats: of the table, e.g.
     "few images". source: the images used in place of the paper's, if any.
     """
 
@@ -127,7 +127,7 @@ def judge_claim(claim: Claim, entry: Entry | None) -> Finding:
         p_value=gain.p_value,
         objects_p_value=None if better.groups is None else rank_test(better.correct, worse.correct, better.groups),
         images=runs[0][0]["training"].get("best", {}).get("images_seen"),
-        caveats=tuple(dict.fromkeys(caveat for slug in rows if (caveat := entry.published.caveat(slug)))),
+        caveats=tuple(filter(None, [entry.published.caveat])),
         source=entry.source,
     )
 

@@ -172,14 +172,14 @@ def affnist(budget: BudgetName) -> MatchedErrorTable:
     def limit(recipe: Recipe) -> Recipe:
         return recipe if budget == "full" else replace(AFFNIST.limit(recipe, budget), stop_at_error=STOPS[budget])
 
-    caveat = f"at {STOPS['medium']:g} %" if budget == "medium" else ""
     return MatchedErrorTable(
         title="Sabour et al. 2017, section 5.2: affNIST",
         note=AFFNIST.note(budget, "At most ").rstrip(),
         columns=("network",),
-        rows=tuple(replace(row, caveat=caveat) for row in error_rows(AFFNIST_ROWS, limit)),
+        rows=error_rows(AFFNIST_ROWS, limit),
         test_sets=(PLAIN, TestSet("affnist", "affine", lambda data: data.on("affnist"))),
         stand_ins={"affnist": {}, "affnist-like": {"test_sets": (PLAIN, AFFINE_LIKE)}},
+        stop_caveat=f"at {STOPS['medium']:g} %" if budget == "medium" else "",
     )
 
 
