@@ -75,13 +75,13 @@ def similar_sets(words: Int64[np.ndarray, "n 4"]) -> Int64[np.ndarray, " n"]:
 
 
 class Copies(NamedTuple):
-    """Groups of images that must stay in one split, and notes on copies.
+    """Groups of images that must stay in one split, and a note on copies.
 
     groups: a number per image, equal for copies and for images of one group of the source; -1 for unused images.
     """
 
     groups: Int64[np.ndarray, " n"]
-    notes: tuple[str, ...]
+    note: str
 
 
 def find_copies(
@@ -131,7 +131,7 @@ def find_copies(
     example = f"{names[first_of_set[copy]]} and {names[copy]}"
     number, largest = int((np.bincount(alike) > 1).sum()), int(np.bincount(alike).max())
     note = f"{pluralize(number, 'image')} with copies, up to {largest} of one, e.g. {example}; copies stay in one split"
-    return Copies(groups, (note,))
+    return Copies(groups, note)
 
 
 def _name(images: ImageSet, row: int) -> str:

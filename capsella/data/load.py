@@ -163,17 +163,18 @@ class LoadedSource:
 
     def split(self, options: DataOptions) -> Splits:
         """Split the images by `options`."""
-        (divided, notes), source = self._held_out(options), self.source
+        source, divided = self.source, self._held_out(options)
         rows, classes = self._limited(divided, options)
         images: dict[str, Any] = {name: self.images.subset(rows[name]) for name in SPLIT_NAMES}
         if classes != self.images.classes:
             images = {name: part.of_classes(classes) for name, part in images.items()}
         table = None if source.listing is None else self._table(divided)
+        notes = () if self._copies is None else (self._copies.note,)
         return Splits(**images, table=table, **source.facts() | {"notes": (*source.notes, *notes)})
 
     def table(self, options: DataOptions) -> SplitTable:
         """Return the table for the split file of `split(options)`."""
-        return self._table(self._limited(self._held_out(options)[0], options)[0])
+        return self._table(self._limited(self._held_out(options), options)[0])
 
     def _table(self, rows: dict[str, Rows]) -> SplitTable:
         """Return a table of the split of each image. Files that were not read are listed as unused."""
@@ -226,8 +227,8 @@ class LoadedSource:
             rows[split] = part[torch.isin(labels[part], kept)]
         return rows, classes
 
-    def _held_out(self, options: DataOptions) -> tuple[dict[str, Rows], tuple[str, ...]]:
-        """Hold out the missing splits; return all splits, and notes on copies."""
+    def _held_out(self, options: DataOptions) -> dict[str, Rows]:
+        """Hold out the missing splits; return all splits."""
         copies = self._copies
         groups = self.images.metadata.get("group") if copies is None else torch.from_numpy(copies.groups)
         items = Items(self.images.labels, self.images.classes, groups)
@@ -244,7 +245,7 @@ class LoadedSource:
                 train, validation = hold_out(items, options.validation, options.split_seed, among=train)
         assert train is not None
         assert test is not None
-        return {"train": train, "validation": validation, "test": test}, copies.notes if copies else ()
+        return {"train": train, "validation": validation, "test": test}
 
     @cached_property
     def _copies(self) -> Copies | None:
