@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from capsella.errors import check_argument
 
@@ -30,6 +30,20 @@ def check_fit(fit: str) -> None:
     check_argument(fit in get_args(Fit), f"be {' or '.join(get_args(Fit))}", fit=fit)
 
 
+class CellStain(NamedTuple):
+    """The typical stain of a laboratory's cytoplasm, as optical densities relative to those of the nucleus.
+
+    amount: the component along the nucleus's colour (the nucleus has 1). red, green, blue: the remainder, in units of
+    the nucleus's density. contrast: the norm by which granules and background differ from this remainder.
+    """
+
+    amount: float
+    red: float
+    green: float
+    blue: float
+    contrast: float
+
+
 @dataclass(frozen=True)
 class CellCut:
     """Options for cutting out the stained cell of an image.
@@ -38,10 +52,12 @@ class CellCut:
         matched: whether the stain is normalised, too.
         radius: radius of the laboratory's typical nucleus, in pixels of its image files, above 0. None uses the radius
             of each image's own nucleus, so that all nuclei get the same size.
+        stain: the laboratory's typical cytoplasm, to be matched; None matches the nucleus alone.
     """
 
     matched: bool
     radius: float | None = None
+    stain: CellStain | None = None
 
     def __post_init__(self) -> None:
         fits = self.radius is None or 0 < self.radius < float("inf")
@@ -49,13 +65,17 @@ class CellCut:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {"matched": self.matched, "radius": self.radius}
+        return {"matched": self.matched, "radius": self.radius, "stain": self.stain and list(self.stain)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Read what `to_dict` returned; raise `ValueError`, `KeyError` or `TypeError` for anything else."""
-        radius = values["radius"]
-        return cls(bool(values["matched"]), None if radius is None else float(radius))
+        radius, stain = values["radius"], values.get("stain")
+        return cls(
+            bool(values["matched"]),
+            None if radius is None else float(radius),
+            None if stain is None else CellStain(*map(float, stain)),
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ laboratory. Its constants were chosen with the 300 outlined nuclei of `segmentat
 network's errors.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,11 +16,14 @@ from jaxtyping import Bool, Float32, Int, UInt8
 from PIL import Image
 
 from capsella.errors import CapsellaError
-from capsella.image_options import CellCut
+from capsella.image_options import CellCut, CellStain
 
 RADII = 2.0  # half the crop's side, in radii of the nucleus; the whole cell has a radius of 1.3
 MAX_SAMPLES = 100  # images on which the radius of a typical nucleus is measured, spread evenly
 NUCLEUS = (1.13, 1.82, 0.42)  # optical density (red, green, blue) after matching: the median of pbc's training images
+
+# The same of cytoplasm: amount, remainder (red, green, blue) and contrast, measured on pbc's training images.
+CYTOPLASM = CellStain(0.267, 0.001, -0.005, 0.019, 0.085)
 
 _SIDE = 128  # pixels of the smaller side, to which an image is shrunk for the search
 _BLACK = 12  # darker regions that touch the border are corners that a rotation left empty
@@ -28,6 +31,11 @@ _LOBE_AREA = 0.12  # smallest lobe of a nucleus, as a fraction of the largest lo
 _LOBE_GAP = 0.8  # largest distance between lobes, in radii of the largest
 _BACKGROUND = 0.9  # quantile of the pixel values that is taken for the background
 _MIN_DENSITY = 0.3  # a nucleus's optical density, as a norm over colours; a smaller one would amplify noise
+_CELL = 1.3  # radius of the whole cell, in radii of the nucleus
+_PALEST, _DARKEST = 0.07, 0.46  # amounts of stain between which a pixel of the cell is cytoplasm
+_FEWEST = 20  # pixels of cytoplasm; a cell with fewer is not measured
+_STRONG = 0.9  # quantile over the pixels of a cell that is its contrast
+_MOST_CONTRAST = 3.0  # largest factor by which contrast is changed
 _MIN_STAIN = 0.05  # smallest contrast of the stain, on a scale from 0 to 1
 
 Pixels = UInt8[np.ndarray, "h w 3"]
@@ -62,27 +70,63 @@ def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.I
         border = np.asarray(Image.fromarray(beyond).resize(image.size, Image.Resampling.NEAREST))
         pixels = np.where(border[..., None], np.median(small[~beyond], 0).astype(np.uint8), pixels)
     cell = _cut(pixels, nucleus, scale, size, cut.radius or nucleus.radius * scale)
-    return _matched(cell, small[~beyond], small[nucleus.mask]) if cut.matched else cell
+    return _matched(cell, small[~beyond], small[nucleus.mask], cut.stain) if cut.matched else cell
 
 
-def typical_radius(images: Iterable[Image.Image]) -> float | None:
-    """Return the median radius of the nuclei of RGB images in pixels, or None if none has a stained cell.
+def measured_cut(images: Iterable[Image.Image], matched: bool) -> tuple[CellCut, int]:
+    """Return a laboratory's radius of a typical nucleus and, if matched, its typical stain, and the number of cells.
 
     All images of a laboratory have one magnification; with a common scale a lymphocyte stays smaller than a monocyte.
-    A different mix of classes moves the median by about a tenth.
+    A different mix of classes moves the median by about a tenth. Images without a stained cell are skipped; radius and
+    stain are None if none has one. A laboratory has one stain, too: measured on each image alone, it would take away
+    the colours by which classes differ.
     """
-    radii = nuclear_radii(images)
-    return float(np.median(radii)) if radii else None
-
-
-def nuclear_radii(images: Iterable[Image.Image]) -> list[float]:
-    """Return the radius of each RGB image's nucleus in pixels; images without a stained cell are skipped."""
-    radii = []
+    radii, cytoplasms = list[float](), list[_Cytoplasm]()
     for image in images:
         small, scale = _small(image)
         with suppress(CapsellaError):
-            radii.append(find_nucleus(small, beyond_border(small)).radius * scale)
-    return radii
+            beyond = beyond_border(small)
+            nucleus = find_nucleus(small, beyond)
+            radii.append(nucleus.radius * scale)
+            if matched and (cytoplasm := _cytoplasm(small, beyond, nucleus)) is not None:
+                cytoplasms.append(cytoplasm)
+    radius = float(np.median(radii)) if radii else None
+    return CellCut(matched, radius, _typical_stain(cytoplasms) if cytoplasms else None), len(radii)
+
+
+class _Cytoplasm(NamedTuple):
+    """Amount and remainder (see `CellStain`) of the pixels of one cell, and a mask of those that are cytoplasm."""
+
+    along: Float32[np.ndarray, " pixels"]
+    remainder: Float32[np.ndarray, "pixels 3"]
+    mask: Bool[np.ndarray, " pixels"]
+
+
+def _cytoplasm(small: Pixels, beyond: Bool[np.ndarray, "h w"], nucleus: Nucleus) -> _Cytoplasm | None:
+    """Return the stain of a cell whose nucleus was found; None if too little of it is cytoplasm."""
+    rows, columns = np.mgrid[: small.shape[0], : small.shape[1]]
+    cell = np.hypot(rows - nucleus.row, columns - nucleus.column) <= _CELL * nucleus.radius
+    stained = _relative_density(small[cell & ~beyond], small[~beyond], small[nucleus.mask])
+    mask = (stained.along > _PALEST) & (stained.along < _DARKEST)
+    return _Cytoplasm(stained.along, stained.remainder, mask) if mask.sum() >= _FEWEST else None
+
+
+def _typical_stain(cells: Sequence[_Cytoplasm]) -> CellStain:
+    """Return medians over cells of each cell's median amount and remainder, and of its contrast."""
+    amount = float(np.median([np.median(cell.along[cell.mask]) for cell in cells]))
+    colour = np.median([np.median(cell.remainder[cell.mask], 0) for cell in cells], 0)
+    shift = colour - CYTOPLASM[1:4]
+    contrasts = [
+        np.quantile(np.linalg.norm(cell.remainder - _share(cell.along, amount) * shift, axis=-1), _STRONG)
+        for cell in cells
+    ]
+    red, green, blue = map(float, colour)
+    return CellStain(amount, red, green, blue, float(np.median(contrasts)))
+
+
+def _share(along: Float32[np.ndarray, " *n"], amount: float) -> Float32[np.ndarray, "*n 1"]:
+    """Return which share of the cytoplasm's shift a pixel gets: 1 at its amount of stain, 0 for white and nucleus."""
+    return ((along * (1 - along)).clip(0) / (amount * (1 - amount)))[..., None]
 
 
 def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) -> Nucleus:
@@ -165,19 +209,42 @@ def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, " n"], ar
     return int(numbers[(areas * np.exp(-4 * away**2)).argmax()])
 
 
-def _matched(image: Image.Image, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Image.Image:
+class _Density(NamedTuple):
+    """Optical densities of pixels: along the nucleus (which has 1), and the remainder over its norm."""
+
+    along: Float32[np.ndarray, " *n"]
+    remainder: Float32[np.ndarray, "*n 3"]
+
+
+def _relative_density(
+    pixels: UInt8[np.ndarray, "*n 3"], seen: UInt8[np.ndarray, "m 3"], nucleus: UInt8[np.ndarray, "k 3"]
+) -> _Density:
+    """Return the densities of pixels relative to the background of all that is seen and to the nucleus."""
+    white = np.log(np.quantile(seen, _BACKGROUND, axis=0).clip(1))
+    own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0)
+    strength = max(float(np.linalg.norm(own)), _MIN_DENSITY)
+    density = white - np.log(pixels.clip(1).astype(np.float32))
+    along = density @ own / strength**2
+    return _Density(along, (density - along[..., None] * own) / strength)
+
+
+def _matched(
+    image: Image.Image, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"], stain: CellStain | None
+) -> Image.Image:
     """Rotate and scale optical densities, relative to the background, so that the nucleus gets those of `NUCLEUS`.
 
     A density has a component along the nucleus's colour and a remainder, the colour of granules and cytoplasm. The
     component gets the colour `NUCLEUS`; the remainder keeps its direction and is scaled by the same factor. Channels
-    are not scaled one by one, because in some laboratories nuclei absorb no blue at all.
+    are not scaled one by one, because in some laboratories nuclei absorb no blue at all. Given the laboratory's typical
+    stain, the remainder is shifted and scaled so that typical cytoplasm gets the colour and contrast of `CYTOPLASM`.
     """
-    white = np.log(np.quantile(seen, _BACKGROUND, axis=0).clip(1))
-    own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0)
-    strength, wanted = max(float(np.linalg.norm(own)), _MIN_DENSITY), np.array(NUCLEUS)
-    density = white - np.log(np.asarray(image).clip(1).astype(np.float32))
-    along = (density @ own / strength**2)[..., None]
-    matched = along * wanted + np.linalg.norm(wanted) / strength * (density - along * own)
+    along, remainder = _relative_density(np.asarray(image), seen, nucleus)
+    if stain is not None:
+        shift = np.subtract(stain[1:4], CYTOPLASM[1:4])
+        factor = float(np.clip(CYTOPLASM.contrast / max(stain.contrast, 1e-6), 1 / _MOST_CONTRAST, _MOST_CONTRAST))
+        remainder = factor * (remainder - _share(along, stain.amount) * shift)
+    wanted = np.array(NUCLEUS)
+    matched = along[..., None] * wanted + np.linalg.norm(wanted) * remainder
     return Image.fromarray((255 * np.exp(-matched)).clip(0, 255).round().astype(np.uint8))
 
 

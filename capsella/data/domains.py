@@ -24,7 +24,8 @@ from capsella.data.reading import ImageData
 from capsella.data.splits import SourceFacts
 from capsella.errors import CapsellaError, near_names, pluralize
 
-_OF_ONE_SOURCE = ("group", "folds", "fold", "split_file", "cell_radius")  # options that do not suit other sources
+# Options that do not suit other sources.
+_OF_ONE_SOURCE = ("group", "folds", "fold", "split_file", "cell_radius", "cell_stain")
 MAX_COMPARED = 20_000  # images; among more, copies are found by equal pixels only, not by perceptual hashes
 
 

@@ -24,7 +24,7 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 
-from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
+from capsella.data.cell_crop import MAX_SAMPLES, measured_cut
 from capsella.data.decoding import read_all, rgb_images, stack
 from capsella.data.duplicates import Fingerprint, fingerprint
 from capsella.data.images import ImageSet
@@ -247,9 +247,10 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
     files = [file for file in listing.files if split_of[file.path] != UNUSED]
     if not files:
         raise CapsellaError(f"{root}: the split file must put images in train and test, but all are unused")
-    if options.cells != "whole" and options.cell_radius is None:
+    if options.lacks_cut:
         sample = [root / files[row].path for row in spread(len(files), MAX_SAMPLES)]
-        options = replace(options, cell_radius=typical_radius(rgb_images(sample)))
+        cut, _ = measured_cut(rgb_images(sample), options.cells == "matched")
+        options = options.with_measured(None, cut)
     options, notes = _with_range(options, [root / path for path in split_of if split_of[path] in ("train", None)])
     readers = [partial(_read, options, root / file.path) for file in files]
     results, rows, broken = read_all(readers, options.skip_broken)
@@ -279,7 +280,7 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
         **{split: images.subset(part) for split, part in parts.items() if part},
         broken=broken,
         notes=(*listing.notes, *about_groups, *notes, *unseen_notes(losses)),
-        cell_radius=options.cell_radius,
+        cut=options.cut,
         value_range=options.range,
         listing=listing.paths,
     )

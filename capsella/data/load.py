@@ -12,6 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from capsella.data.catalogue import read_named
+from capsella.data.cell_crop import CYTOPLASM
 from capsella.data.domains import Domain, common_classes, copies_among, match_classes, options_of_domain
 from capsella.data.download import data_root
 from capsella.data.duplicates import Copies, find_copies
@@ -42,7 +43,7 @@ from capsella.data.splits import (
 )
 from capsella.data.summary import ClassCounts, describe
 from capsella.errors import ArgumentError, CapsellaError, errors_of
-from capsella.image_options import ValueRange
+from capsella.image_options import CellCut, ValueRange
 
 Rows = Int64[Tensor, " k"]  # indices of a source's images: its training images first, then validation and test images
 
@@ -107,7 +108,7 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
     """
     channels = None if isinstance(options, NamedData) and options.camera == "both" else 1
     small = options.replace(size=options.size or 1, channels=channels)  # pixels do not matter, nor does their range
-    source = load_source(small.with_measured((0.0, 1.0), 1.0))
+    source = load_source(small.with_measured((0.0, 1.0), CellCut(matched=True, radius=1.0, stain=CYTOPLASM)))
     for note in (*source.source.notes, *(f"left out {reason}" for reason in source.source.broken)):
         say(note)
     source.table(options).write(path)
@@ -256,7 +257,7 @@ def read_domain(
     domain: str,
     data: DataOptions,
     value_range: ValueRange | None = None,
-    cell_radius: float | None = None,
+    cut: CellCut | None = None,
     group: str | None = None,
 ) -> Domain:
     """Read all images of a domain.
@@ -264,16 +265,14 @@ def read_domain(
     Args:
         domain: a folder with one subfolder per class, an .npz file, or a public data set.
         data: how images are read.
-        value_range, cell_radius: values measured before; None measures them now.
+        value_range, cut: values measured before; None measures them now.
         group: as in `DataOptions`.
 
     Raises:
         ValueError: a group for a data set without groups. CapsellaError: the images are missing or cannot be read.
     """
     options = options_of_domain(data, domain)
-    options = replace(options, cell_radius=cell_radius, group=group or options.group)
-    if isinstance(options, FileData):
-        options = replace(options, range=value_range)
+    options = replace(options, group=group or options.group).with_measured(value_range, cut)
     loaded = load_source(options)
     source, images = loaded.source, loaded.images
     if copies := find_copies(source.name, images, {"train": torch.arange(len(images))}, "keep"):

@@ -14,7 +14,7 @@
 
 import zipfile
 import zlib
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -26,7 +26,7 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from capsella.data.cell_crop import MAX_SAMPLES, typical_radius
+from capsella.data.cell_crop import MAX_SAMPLES, measured_cut
 from capsella.data.decoding import picture_of, read_all, resize_array, rgb_images, stack
 from capsella.data.duplicates import Fingerprint, fingerprint
 from capsella.data.folder import spread
@@ -79,7 +79,7 @@ def read_npz(
         if options.group is not None:
             raise ArgumentError("group", "be None for a file with train_images, …", options.group)
         arrays = _joined(path, arrays, options)
-    options = _with_radius(path, arrays, options)
+    options = _with_cut(path, arrays, options)
     parts = {"train": np.arange(len(_labels(path, arrays)))}
     if "split" in arrays:
         parts = _rows_by_split(path, arrays)
@@ -90,7 +90,7 @@ def read_npz(
         **{split: read.images.subset(positions) for split, positions in chosen.items()},  # type: ignore[arg-type]
         broken=read.broken,
         notes=read.notes,
-        cell_radius=options.cell_radius,
+        cut=options.cut,
     )
 
 
@@ -122,18 +122,19 @@ def _with_label(path: Path, arrays: Arrays, label: str) -> Arrays:
     return {**others, "label": arrays[label], **names}
 
 
-def _with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
-    """Return options with the radius of a typical nucleus, measured if cells are cropped and it is not set."""
-    if options.cells == "whole" or options.cell_radius is not None:
+def _with_cut(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
+    """Return options with the radius of a typical nucleus and the stain, measured if they are needed and not set."""
+    if not options.lacks_cut:
         return options
+    images: Iterable[Image.Image]
     if "image_offset" in arrays:
         files = spread(len(arrays["image_offset"]) - 1, MAX_SAMPLES)
-        radius = typical_radius(rgb_images(_file(path, arrays, row) for row in files))
+        images = rgb_images(_file(path, arrays, row) for row in files)
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         rows = spread(len(pixels), MAX_SAMPLES) if pixels.shape[3] == 3 else []
-        radius = typical_radius(Image.fromarray(pixels[row]) for row in rows)
-    return replace(options, cell_radius=radius)
+        images = (Image.fromarray(pixels[row]) for row in rows)
+    return options.with_measured(None, measured_cut(images, options.cells == "matched")[0])
 
 
 def load_arrays(path: Path) -> Arrays:

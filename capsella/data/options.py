@@ -17,7 +17,7 @@ from capsella.errors import (
     check_types,
     near_names,
 )
-from capsella.image_options import CellCut, Cells, Fit, Preprocessing, ValueRange, check_range
+from capsella.image_options import CellCut, Cells, CellStain, Fit, Preprocessing, ValueRange, check_range
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 WITH_VIEWPOINTS = (*STEREO, "toys", "toys-5", "toys-20")
@@ -62,6 +62,10 @@ class DataOptions:
     cell_radius: float | None = bounded(None, 0, ends="()")
     """With `cells`: radius of a typical nucleus in pixels of the image files, which sets the scale. Default: the median
     of 100 images."""
+
+    cell_stain: tuple[float, float, float, float, float] | None = None
+    """With `cells=matched`: the typical stain of the laboratory's cytoplasm (amount, red, green, blue, contrast; see
+    `CellStain`). Default: measured on 100 images."""
 
     group: str | None = None
     """Images of one group, e.g. a patient, stay in one split. A table (`patients.csv`) with the columns file and group;
@@ -141,7 +145,8 @@ class DataOptions:
     @property
     def cut(self) -> CellCut | None:
         """The crop of cells, or None."""
-        return None if self.cells == "whole" else CellCut(self.cells == "matched", self.cell_radius)
+        stain = None if self.cell_stain is None else CellStain(*self.cell_stain)
+        return None if self.cells == "whole" else CellCut(self.cells == "matched", self.cell_radius, stain)
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -164,11 +169,19 @@ class DataOptions:
             if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
                 raise CapsellaError(f"{out}: must be outside the folder of images {path.resolve()}; set --out")
 
-    def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> Self:
-        """Return options with the measured range and nuclear radius, unless they are set."""
+    @property
+    def lacks_cut(self) -> bool:
+        """Whether the radius of nuclei or the stain is still to be measured."""
+        return self.cells != "whole" and (
+            self.cell_radius is None or (self.cells == "matched" and self.cell_stain is None)
+        )
+
+    def with_measured(self, value_range: ValueRange | None, cut: CellCut | None) -> Self:
+        """Return options with the measured range, nuclear radius and stain, unless they are set."""
         measured: dict[str, Any] = {}
-        if self.cells != "whole":
-            measured["cell_radius"] = self.cell_radius or cell_radius
+        if self.cells != "whole" and cut is not None:
+            stain = None if cut.stain is None else tuple(cut.stain)
+            measured |= {"cell_radius": self.cell_radius or cut.radius, "cell_stain": self.cell_stain or stain}
         if isinstance(self, FileData):
             measured["range"] = self.range or value_range
         return replace(self, **measured)

@@ -35,7 +35,7 @@ from capsella.data.options import is_table
 from capsella.data.pairs import PairSet
 from capsella.errors import CapsellaError, pluralize
 from capsella.files import write_csv
-from capsella.image_options import ValueRange
+from capsella.image_options import CellCut, ValueRange
 
 LabelledImages = ImageSet | PairSet  # images of one class each, or pairs of images of two classes
 SPLIT_NAMES = ("train", "validation", "test")
@@ -51,14 +51,14 @@ class SourceFacts:
         broken: the files that were left out because they cannot be read, each with the reason.
         notes: observations about the files, a line each.
         value_range: the values that became 0 and 255 in files of more than 8 bits per channel; None without such files.
-        cell_radius: radius of a typical nucleus in pixels of the files, if cells were cropped.
+        cut: how cells were cropped, with the measured radius of a typical nucleus and stain; None if they were not.
     """
 
     name: str
     broken: tuple[str, ...] = field(default=(), kw_only=True)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     value_range: ValueRange | None = field(default=None, kw_only=True)
-    cell_radius: float | None = field(default=None, kw_only=True)
+    cut: CellCut | None = field(default=None, kw_only=True)
 
     def facts(self) -> dict[str, Any]:
         """Return these fields."""

@@ -25,7 +25,7 @@ from capsella.data.options import is_table
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation.metrics import Evaluation, evaluate
 from capsella.evaluation.statistics import Interval, difference_interval
-from capsella.image_options import ValueRange
+from capsella.image_options import CellCut, ValueRange
 from capsella.training import (
     Run,
     RunFolder,
@@ -59,7 +59,7 @@ def domain_for(
     place: str,
     group: str | None = None,
     value_range: ValueRange | None = None,
-    cell_radius: float | None = None,
+    cut: CellCut | None = None,
     skip_broken: bool = False,
 ) -> Domain:
     """Read all images of a domain that show classes of the run, in the form that its network takes.
@@ -67,7 +67,7 @@ def domain_for(
     Args:
         run: the trained run; its value range is that of another camera, and is not used.
         place: a folder, an .npz file or a named source.
-        group, value_range, cell_radius: as for `read_domain`.
+        group, value_range, cut: as for `read_domain`.
         skip_broken: leave out images that cannot be read; the data options of the run may also set this.
 
     Raises:
@@ -80,7 +80,7 @@ def domain_for(
         raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
     skip = skip_broken or run.recipe.data.skip_broken
     options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3, skip_broken=skip)
-    return read_domain(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
+    return read_domain(place, options, value_range, cut, group).of_classes(run.model.classes)
 
 
 def domain_images(
@@ -142,7 +142,7 @@ def _group_of(run: Run, place: str) -> str | None:
 def _as_adapted(
     run: Run, adapted: Mapping[str, Any], place: str, group: str | None, asked: ValueRange | None = None
 ) -> Domain:
-    """Read a domain with the adaptation's value range and cell radius if it holds images of the adaptation.
+    """Read a domain with the adaptation's value range, cell radius and stain if it holds images of the adaptation.
 
     Measured again, both would change with each added image, and so would all pixels, by which these images are found.
     Other domains are measured.
@@ -150,11 +150,12 @@ def _as_adapted(
     Raises:
         CapsellaError: a range is given although the domain holds images of the adaptation.
     """
-    value_range, cell_radius = adapted.get("value_range"), adapted.get("cell_radius")
+    value_range = adapted.get("value_range")
+    cut = None if adapted.get("cut") is None else CellCut.from_dict(adapted["cut"])
     skip = bool(adapted.get("skip_broken"))
-    if value_range is None and cell_radius is None:
+    if value_range is None and cut is None:
         return domain_for(run, place, group, asked, skip_broken=skip)
-    found = domain_for(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
+    found = domain_for(run, place, group, value_range and (value_range[0], value_range[1]), cut, skip)
     is_there = len(without_images(found.images, adapted["not_to_test"])) < len(found.images)
     if is_there and asked is not None:
         raise CapsellaError(f"range: {run.folder} was adapted with images of {place}, and keeps that range")
@@ -245,7 +246,7 @@ def adapt_run(
     held_out = predict_held_out(run.model, run.recipe, labelled, options)
     if held_out is not None:
         calibrate_adapted(network, labelled, held_out)
-    network.cut = None if network.cut is None else replace(network.cut, radius=found.cell_radius)
+    network.cut = found.cut
     network.value_range = found.value_range or network.value_range
     tests = {found.name: rest} | ({} if own is None else {"own domain": own.test})
     pairs = {name: (evaluate(run.model, images), evaluate(network, images)) for name, images in tests.items()}
@@ -264,7 +265,7 @@ def adapt_run(
         "gain": gain.to_dict(),
         "not_to_test": not_to_test,
         "value_range": found.value_range,
-        "cell_radius": found.cell_radius,
+        "cut": found.cut and found.cut.to_dict(),
     }
     save_adapted(run, network, out, about)
     return Adaptation(out, pairs, gain, held_out)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from capsella import ray_cluster
-from capsella.data.cell_crop import MAX_SAMPLES, nuclear_radii
+from capsella.data.cell_crop import MAX_SAMPLES, measured_cut
 from capsella.data.decoding import Chunk, decode_chunk, decode_files, rgb_images
 from capsella.data.folder import skipped_notes, spread, walk
 from capsella.data.reading import ENDINGS
@@ -85,24 +84,25 @@ def set_scale(model: ImageClassifier, paths: Iterable[Path], radius: float | Non
 
 
 def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> tuple[CellCut, str | None]:
-    """Return cropping options for the magnification of new images, and a note if it is unknown.
+    """Return cropping options for the magnification and stain of new images, and a note if they are unknown.
 
     Args:
         cut: the cropping options of a model.
         paths: files and folders, all from one microscope.
-        radius: radius of a typical nucleus, in pixels of the files; None: the median measured on 100 images.
+        radius: radius of a typical nucleus, in pixels of the files, which leaves the stain as it is; None measures both
+            on 100 images.
     """
     if radius is not None:
         return replace(cut, radius=radius), None
     files = find_images(paths)
-    radii = nuclear_radii(rgb_images(files[row] for row in spread(len(files), MAX_SAMPLES)))
-    if len(radii) >= FEWEST_CELLS:
-        return replace(cut, radius=median(radii)), None
+    measured, number = measured_cut(rgb_images(files[row] for row in spread(len(files), MAX_SAMPLES)), cut.matched)
+    if number >= FEWEST_CELLS:
+        return measured, None
     scale = "measured for itself" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"
-    cells = pluralize(len(radii), "stained cell")
+    cells = pluralize(number, "stained cell")
     return (
         cut,
-        f"{cells}: too few to measure the magnification. Each nucleus's radius is {scale}; --cell-radius sets it",
+        f"{cells}: too few to measure magnification and stain. Each nucleus's radius is {scale}; --cell-radius sets it",
     )
 
 

@@ -158,7 +158,7 @@ class Trainer:
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
         self.splits = splits = splits or load_data(recipe.data)
-        measured = recipe.with_measured(splits.value_range, splits.cell_radius)
+        measured = recipe.with_measured(splits.value_range, splits.cut)
         self.recipe, self.balance_choice = resolve_balance(measured, splits.train)
         torch.manual_seed(self.recipe.seed)
         self.model = self.recipe.model.create(splits.image_size, splits.channels, splits.classes)

@@ -20,7 +20,7 @@ from capsella.errors import (
     near_names,
 )
 from capsella.files import write_json
-from capsella.image_options import ValueRange
+from capsella.image_options import CellCut, ValueRange
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
 from capsella.training.config import (
     SEED_BITS,
@@ -107,9 +107,9 @@ class Recipe:
         """Return the recipe with other values of these options of its network."""
         return dataclasses.replace(self, model=self.model.replace(**options))
 
-    def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> "Recipe":
-        """Return the recipe with the measured value range and cell radius of its images, to read others alike."""
-        data = self.data.with_measured(value_range, cell_radius)
+    def with_measured(self, value_range: ValueRange | None, cut: CellCut | None) -> "Recipe":
+        """Return the recipe with the measured value range, cell radius and stain of its images, to read them alike."""
+        data = self.data.with_measured(value_range, cut)
         return self if data == self.data else dataclasses.replace(self, data=data)
 
     def with_network(self, name: str) -> "Recipe":

@@ -99,7 +99,8 @@ def _gains_by_bfloat16_votes(recipe: Recipe, routing: EMRouting, compute: Comput
 def with_resolved_from(recipe: Recipe, begun: Recipe) -> Recipe:
     """Return the recipe with everything that it leaves open resolved as in the recipe of an existing run.
 
-    This concerns "auto" for precision, votes and balance, and the measured value range and cell radius of the images.
+    This concerns "auto" for precision, votes and balance, and the measured value range, cell radius and stain of the
+    images.
     """
     if recipe.precision == "auto":
         recipe = replace(recipe, precision=begun.precision)
@@ -111,4 +112,4 @@ def with_resolved_from(recipe: Recipe, begun: Recipe) -> Recipe:
         recipe = recipe.with_model(routing=replace(routing, votes=votes))
     if recipe.data.cells != begun.data.cells:
         return recipe  # cropped differently: the measured values do not apply
-    return recipe.with_measured(begun.data.value_range, begun.data.cell_radius)
+    return recipe.with_measured(begun.data.value_range, begun.data.cut)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from capsella.data import FolderData, load_data, read_image
-from capsella.data.cell_crop import NUCLEUS, RADII, cut_cell, find_nucleus, typical_radius
+from capsella.data.cell_crop import NUCLEUS, RADII, cut_cell, find_nucleus, measured_cut
 from capsella.errors import CapsellaError
 from capsella.image_options import CellCut
 
@@ -81,6 +81,28 @@ def test_matched_stains_are_alike(white):
     assert theirs[0, 31].min() > 250  # the background has become white
 
 
+def test_cytoplasm_of_two_laboratories_is_alike_but_a_class_keeps_its_colour():
+    """Each laboratory is measured on its own cells, whose cytoplasm has another colour; one cell in four is redder."""
+    random, cytoplasm = np.random.default_rng(0), np.s_[8:25, 25:29]  # in a crop of 32 pixels
+    shown = {}
+    for laboratory, (pink, red) in {
+        "pink": (PINK, (225, 160, 180)),
+        "yellow": ((215, 200, 150), (215, 168, 135)),
+    }.items():
+        pictures = [drawn(colours=(PURPLE, red if k % 4 == 0 else pink, WHITE)) for k in range(8)]
+        images = [Image.fromarray((p + random.normal(0, 6, p.shape)).clip(0, 255).astype(np.uint8)) for p in pictures]
+        cut, number = measured_cut(images, matched=True)
+        assert number == 8
+        for name, how in {"nucleus": dataclasses.replace(cut, stain=None), "stain": cut}.items():
+            cells = [np.asarray(cut_cell(image, (32, 32), how))[cytoplasm].mean((0, 1)) for image in images]
+            shown[laboratory, name] = np.mean(cells[:4][1:], 0), cells[0]
+    apart = {name: np.abs(shown["pink", name][0] - shown["yellow", name][0]).max() for name in ("nucleus", "stain")}
+    assert apart["nucleus"] > 25
+    assert apart["stain"] < 8
+    for usual, redder in (shown["pink", "stain"], shown["yellow", "stain"]):
+        assert usual[1] - redder[1] > 8
+
+
 def test_nothing_stained_is_an_error():
     for pixels in (np.full((50, 50, 3), 240, np.uint8), np.zeros((50, 50, 3), np.uint8)):
         with pytest.raises(CapsellaError, match="no stained cell"):
@@ -108,11 +130,11 @@ def test_cells_of_one_laboratory_keep_their_sizes(tmp_path):
             Image.fromarray(drawn(160, (70 + 3 * k, 85 - 2 * k), radius)).save(tmp_path / name / f"{k}.png")
     options = FolderData(tmp_path, size=64, cells="cut", test=0.4, validation=0.4)
     splits = load_data(options)
-    assert splits.cell_radius == pytest.approx(20, rel=0.08)  # between both
+    assert splits.cut.radius == pytest.approx(20, rel=0.08)  # between both
     nuclei = (splits.train.images - torch.tensor(PURPLE)[:, None, None]).float().abs().sum(1) < 60
     widths = (nuclei.sum((1, 2)) / torch.pi).sqrt()
     for label, radius in ((0, 24), (1, 16)):
-        assert widths[splits.train.labels == label].mean() == pytest.approx(16 * radius / splits.cell_radius, rel=0.06)
+        assert widths[splits.train.labels == label].mean() == pytest.approx(16 * radius / splits.cut.radius, rel=0.06)
     given = load_data(dataclasses.replace(options, cell_radius=30.0))
-    assert given.cell_radius == 30
-    assert typical_radius([Image.new("RGB", (40, 40), "white")]) is None
+    assert given.cut.radius == 30
+    assert measured_cut([Image.new("RGB", (40, 40), "white")], matched=True) == (CellCut(True), 0)

@@ -159,7 +159,7 @@ class Plan:
         """Return the row of a network on one fold."""
         data, recipe = contender.recipe.data, contender.recipe
         of_file = {"range": self.splits.value_range, "duplicates": "ignore"} if isinstance(data, FileData) else {}
-        data = data.replace(split_file=self.split_file(fold, share), cell_radius=self.splits.cell_radius, **of_file)
+        data = data.replace(split_file=self.split_file(fold, share), **of_file).with_measured(None, self.splits.cut)
         recipe = replace(recipe, data=data, epochs=self.epochs(contender, share))
         part, has_fold = _part(share), self.is_crossvalidated and share != ALL
         words = [contender.title.partition(",")[0], f"fold {fold + 1}" if has_fold else "", part[1:]]
