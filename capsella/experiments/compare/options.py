@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from capsella.data import DataOptions, FolderData, NpzData, data_from
+from capsella.data import DataOptions, NpzData, data_from
 from capsella.data.options import Duplicates, FileData
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.image_options import Cells, Fit
@@ -130,12 +130,6 @@ class ComparisonOptions(CommonComparisonOptions):
             **({} if self.fit is None else {"fit": self.fit}),
             **({} if self.label is None else {"label": self.label}),
         )
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of image files, if there is one."""
-        data = self.data
-        return data.path if isinstance(data, FolderData) else None
 
     @property
     def augment(self) -> AugmentOptions:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from rich.console import Console
 
 from capsella.bench import network_latencies
-from capsella.data import single_images
+from capsella.data import FolderData, single_images
 from capsella.data.images import join
 from capsella.data.splits import read_split_file
 from capsella.environment import environment
@@ -126,8 +126,9 @@ def compare(plan: Plan, console: Console) -> Comparison:
 
 def check_shortcuts(plan: Plan) -> list[Shortcut]:
     """Return how well the class follows from size, file type, camera, brightness or border alone."""
+    data = plan.options.data
     parts = [single_images(images, "comparisons") for images in plan.splits.named().values()]
-    return find_shortcuts(join(parts), plan.options.folder)
+    return find_shortcuts(join(parts), data.path if isinstance(data, FolderData) else None)
 
 
 def _train(plan: Plan, shortcuts: Sequence[Shortcut], console: Console, started: float) -> Comparison:
