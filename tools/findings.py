@@ -2,7 +2,8 @@
 
 - `python -m tools.findings`: draw results/figures/findings.png and write the tables between the page's markers.
 - `python -m tools.findings collect RUNS`: add what finished in a folder of runs (made by `capsella papers run … --out
-  RUNS/NAME`): tables to results/tables, and comparisons of few-images and viewpoint-curves to findings.csv.
+  RUNS/NAME`): tables to results/tables, and comparisons of few-images and viewpoint-curves to findings.csv; also those
+  of `capsella compare DOMAIN DOMAIN… --out RUNS/NAME`.
 """
 
 import csv
@@ -36,6 +37,8 @@ IMAGES = {
     100: 45_600,
     300: 48_000,
 }  # seen in a training of few-images, by its size
+
+DOMAIN_IMAGES = "90,000"  # seen in a training of `capsella compare` with several domains, by its recipes for cells
 
 Row = dict[str, str]
 
@@ -127,6 +130,8 @@ def collect(runs: Path, folder: Path = RESULTS) -> list[str]:
         add(path.stem, path, folder)
         names.append(path.stem)
         rows |= {row["finding"]: row for row in comparisons(read_json(path))}
+    for path in sorted(runs.glob("*/domains.json")):
+        rows |= {row["finding"]: row for row in domain_comparisons(read_json(path))}
     with (folder / "findings.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
@@ -153,6 +158,18 @@ def comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
                 data = row["runs"][0]["data"]
                 name = f"{data}, novel {by}s at equal familiar error: EM over {network}"
                 yield _row(name, "viewpoint-curves", first, row, gain, "16,000", "novel_error_percent")
+
+
+def domain_comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a row of findings.csv for each domain and each recipe that is compared with the first one."""
+    results = [{**result, "label": [result["tested_on"], result["recipe"]]} for result in values["results"]]
+    for second in results:
+        if (gain := second["gain"]) is not None:
+            where = second["trained_on"], second["tested_on"]
+            first = next(other for other in results if (other["trained_on"], other["tested_on"]) == where)
+            home, away = " and ".join(Path(one).stem for one in where[0]), Path(where[1]).stem
+            name = f"{away}, trained on {home}: {first['recipe']} over {second['recipe']}"
+            yield _row(name, "domains", first, second, gain, DOMAIN_IMAGES, "error_percent_by_seed")
 
 
 def _row(

@@ -40,6 +40,21 @@ def test_findings_from_runs_to_the_page(tmp_path):
     assert [findings.outcome(found) for found in (old, untested)] == ["lower error", "not tested: one seed of a row"]
     findings.collect(runs.parent, results)
     assert len(findings.read(results)) == 3  # the same comparison replaces itself
+    results_of = [
+        {
+            "recipe": name,
+            "trained_on": ["pbc"],
+            "tested_on": "labs/one.npz",
+            "error_percent_by_seed": errors,
+            "gain": gain,
+        }
+        for name, errors, gain in (("capsules", [20.0, 22.0], None), ("cnn", [25.0, 23.0], GAIN))
+    ]
+    (runs / "domains.json").write_text(json.dumps({"results": results_of}))
+    findings.collect(runs.parent, results)
+    moved = findings.read(results)[-1]
+    assert moved["finding"] == "one, trained on pbc: capsules over cnn"
+    assert (moved["gain"], moved["error_better"], moved["error_worse"]) == ("2", "21", "24")
     page.write_text("before\n<!-- findings -->\nold\n<!-- end -->\nafter\n")
     findings.write(results, page)
     text = page.read_text()
