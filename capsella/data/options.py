@@ -171,7 +171,7 @@ class DataOptions:
 
     @property
     def lacks_cut(self) -> bool:
-        """Whether the radius of nuclei or the stain is still to be measured."""
+        """True if the radius of nuclei or the stain is still to be measured."""
         return self.cells != "whole" and (
             self.cell_radius is None or (self.cells == "matched" and self.cell_stain is None)
         )
