@@ -370,6 +370,21 @@ class Runner:
             found[row.slug][task.recipe.seed] = ValidationResult.of(task.files)
         return [found[row.slug] for row in rows]
 
+    def choose_learning_rates(self, rows: Sequence[AnyRow], seed: int, factors: Sequence[float]) -> list[AnyRow]:
+        """Train every row at several learning rates without testing; return each at the one with the lowest error.
+
+        Args:
+            rows: what to train.
+            seed: the seed of these runs.
+            factors: factors of the recipe's learning rate; the products are rounded to two digits.
+        """
+        tried = [
+            [with_learning_rate(row, scaled_learning_rate(row.recipe, factor)) for factor in factors] for row in rows
+        ]
+        ranks = [run[seed].rank for run in self.validate([row for of_row in tried for row in of_row], [seed])]
+        parts = [ranks[start : start + len(factors)] for start in range(0, len(ranks), len(factors))]
+        return [of_row[part.index(min(part))] for of_row, part in zip(tried, parts, strict=True)]
+
     def _run(self, rows: Sequence[Row], seeds: Sequence[int], *, is_tested: bool) -> list[tuple[Row, Task]]:
         """Compute every row with every seed, and return rows and tasks in the order of the seeds."""
         check_seeds(seeds)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,25 @@ def row(slug, recipe=CAPSNET):
     return Row(slug=slug, recipe_name="demo", recipe=recipe)
 
 
+@pytest.fixture
+def trained(monkeypatch):
+    """No training: an error of 100 times the distance of the rate from 2e-3; rates of 0.1 and more diverge."""
+    calls = []
+
+    def fake(recipe, folder, *_):
+        rate = recipe.optimizer.learning_rate
+        calls.append(folder.name)
+        if rate >= 0.1:
+            raise TrainingDivergedError("the loss is nan")
+        folder.mkdir(parents=True)
+        best = {"validation_error": 100 * abs(rate - 2e-3), "validation_loss": 1.0, "epoch": 1}
+        (folder / "summary.json").write_text(json.dumps({"best": best, "kept_by": "validation_error", "seconds": 4.0}))
+        return SimpleNamespace(splits=None)
+
+    monkeypatch.setattr(runner, "train_or_resume", fake)
+    return calls
+
+
 def test_seeds_go_round_the_rows_and_what_is_finished_is_read(tmp_path, monkeypatch):
     text = io.StringIO()
     rows = [row("caps"), row("cnn", CNN)]
@@ -46,6 +66,15 @@ def test_seeds_go_round_the_rows_and_what_is_finished_is_read(tmp_path, monkeypa
     other = row("caps", dataclasses.replace(CAPSNET, epochs=2))
     with pytest.raises(CapsellaError, match="epochs"):
         Runner(tmp_path, QUIET).results([other], [0])
+
+
+def test_the_best_learning_rate_is_chosen_and_one_that_diverges_is_a_result(tmp_path, trained):
+    for _ in range(2):
+        (chosen,) = Runner(tmp_path, QUIET).choose_learning_rates([row("net")], 5, (1 / 3, 1.0, 3.0, 100.0))
+        assert chosen.slug == "net-rate0.001"  # as far from 2e-3 as 3e-3 is: the first of equals
+    assert trained == [f"net-rate{rate}-seed5" for rate in ("0.00033", "0.001", "0.003", "0.1")]  # none a second time
+    diverged = json.loads((tmp_path / "net-rate0.1-seed5" / "diverged.json").read_text())
+    assert diverged == {"reason": "the loss is nan"}
 
 
 def test_a_missing_source_shows_before_the_first_training(tmp_path):

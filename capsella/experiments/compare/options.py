@@ -18,6 +18,7 @@ VALIDATION = 0.15  # fraction of the training images
 FOLDS, FEW_IMAGES = 5, 2_000  # with fewer images, every image is tested in one of five folds
 SEEDS = 3  # trainings of each network without folds
 SHARES = (0.25, 0.5)  # fractions of the training images in the learning curve, besides 1
+RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}  # learning rates that are tried, as factors of the recipe's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,8 @@ class ComparisonOptions(CommonComparisonOptions):
     _: KW_ONLY
     fine_tune: bool = False
     """Train the pretrained network, too, instead of fitting a logistic regression to its features."""
+    rates: Literal[1, 3] = 1
+    """Number of learning rates per network: 1, the recipe's; or 3, also a third and three times it, by validation."""
     curve: bool = True
     """If there is time, also train on 25 and 50 % of the training images (of the first fold), for a learning curve."""
     classes: tuple[str, ...] = ()
@@ -101,6 +104,7 @@ class ComparisonOptions(CommonComparisonOptions):
     """Device of the training; latency is measured on the processor."""
 
     def __post_init__(self) -> None:
+        check_argument(self.rates in RATES, "be 1 or 3", rates=self.rates)
         check_minimum(1, seeds=self.seeds, folds=self.folds)
         check_argument(bool(self.networks), "name at least one", networks=self.networks)
         for name in ("minutes", "latency_limit"):

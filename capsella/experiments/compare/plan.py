@@ -34,7 +34,7 @@ from capsella.data.splits import UNUSED
 from capsella.errors import ArgumentError, CapsellaError, near_names, pluralize, warn_once
 from capsella.evaluation import detectable_difference
 from capsella.experiments.compare.contenders import LARGEST, Contender, make_contenders, network_names, side_for
-from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, SEEDS, SHARES, VALIDATION, ComparisonOptions
+from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, RATES, SEEDS, SHARES, VALIDATION, ComparisonOptions
 from capsella.experiments.runner import Row
 from capsella.files import read_json, write_json
 from capsella.models.inference import inference
@@ -205,7 +205,8 @@ class Plan:
         """Return the number of runs of a network; that on `ALL`, which one of them has, counts for each in part."""
         if share == ALL:
             return 1 / len(self.contenders) if self.is_crossvalidated else 0
-        trainings = len(self.seeds(contender))
+        rates = 1 if contender.is_fitted else len(RATES[self.options.rates])
+        trainings = len(self.seeds(contender)) + rates - 1
         return trainings * len(self.folds) if share == 1 else trainings
 
     def total_seconds(self) -> float:
@@ -301,7 +302,7 @@ def _begun_with(options: ComparisonOptions) -> dict[str, Any]:
     needed = {"options", "images", "networks", "costs", "fractions", "loading", "seed_count", "has_curve", "balance"}
     if missing := {*needed, "precision"}.difference(plan):
         raise CapsellaError(f"{path} is damaged: it has no {', '.join(sorted(missing))}; choose another --out")
-    before, now = ({"rates": 1, **settings} for settings in (plan["options"], options.to_dict()))  # once a choice
+    before, now = plan["options"], options.to_dict()
     seeds = before.get("seeds"), now["seeds"]
     for name in ("seeds", "latency_limit"):
         before[name] = now[name]

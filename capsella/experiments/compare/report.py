@@ -167,11 +167,11 @@ def _protocol(found: Comparison) -> list[str]:
             "features, whose strength of regularisation was cross-validated on the training images."
         )
     trainings = " and over trainings" if plan.has_repeats else "; one training of each network"
+    rates = "its recipe's learning rate" if options.rates == 1 else "the best of three learning rates"
     return [
         *lines,
-        f"Each network had its recipe's learning rate. Validation images ({100 * VALIDATION:g} % of those for "
-        "training) chose the epoch, and the best network of each kind. Test images chose nothing but the "
-        "recommendation.",
+        f"Each network had {rates}. Validation images ({100 * VALIDATION:g} % of those for training) chose the epoch, "
+        "and the best network of each kind. Test images chose nothing but the recommendation.",
         f"Accuracy counts images that no network had seen. Intervals are 95 %, over images or groups{trainings}. "
         "Images without a group are taken for independent.",
     ]

@@ -20,6 +20,7 @@ from capsella.evaluation import Interval
 from capsella.evaluation.label_errors import LabelRanking, rank_labels, write_label_ranking
 from capsella.evaluation.shortcuts import Shortcut, find_shortcuts
 from capsella.experiments.compare.decision import Correct, Decision, NetworkResult, TestSetting, decide
+from capsella.experiments.compare.options import RATES
 from capsella.experiments.compare.plan import ALL, Key, Plan, begin
 from capsella.experiments.fit import TestPredictions, read_test_predictions
 from capsella.experiments.runner import Row, Runner, Stopwatch, ValidationResult
@@ -132,12 +133,16 @@ def check_shortcuts(plan: Plan) -> list[Shortcut]:
 
 
 def _train(plan: Plan, shortcuts: Sequence[Shortcut], console: Console, started: float) -> Comparison:
-    """Train and test every row, decide, and train the recommended network on all images."""
-    rows = plan.rows()
+    """Train and test every row, at its best learning rate, decide, and train the recommended network on all images."""
+    rows, factors = plan.rows(), RATES[plan.options.rates]
     compute = ComputeOptions(accelerator=plan.options.accelerator)
     contenders = {contender.name: contender for contender in plan.contenders}
     estimates = {row.cost: plan.seconds(contenders[name], share) for (name, _, share), row in rows.items()}
     runner = Runner(plan.folder / "runs", console, compute, Stopwatch(estimates))
+    if len(factors) > 1:
+        tried = [key for key in rows if not contenders[key[0]].is_fitted]
+        chosen = runner.choose_learning_rates([rows[key] for key in tried], 0, factors)
+        rows |= zip(tried, chosen, strict=True)
     seeds = {key: plan.seeds(contenders[key[0]]) for key in rows}
     runner.stopwatch.plan(row.cost for key, row in rows.items() for _ in seeds[key])
     for data, numbers in dict.fromkeys((row.recipe.data, seeds[key]) for key, row in rows.items()):
@@ -146,7 +151,8 @@ def _train(plan: Plan, shortcuts: Sequence[Shortcut], console: Console, started:
     console.print("measuring the time per image", markup=False)
     found = _gather(plan, rows, shortcuts)
     if (best := found.decision.recommended) is not None and plan.is_crossvalidated:
-        row = plan.row(contenders[best.name], 0, ALL)
+        row, tested = plan.row(contenders[best.name], 0, ALL), rows[best.name, 0, 1.0]
+        row = replace(row, recipe=replace(row.recipe, optimizer=tested.recipe.optimizer))
         files = RunFolder(row.folder(runner.folder, 0))
         files.write("final", {"reason": "trained on all images"})
         runner.validate([row], [0])
