@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-from capsella.errors import check_argument
+from capsella.errors import CapsellaError, check_argument
 
 # (low, high): the values that become 0 and 255; values outside are clipped.
 ValueRange = tuple[float, float]
@@ -62,6 +62,10 @@ class CellCut:
     def __post_init__(self) -> None:
         fits = self.radius is None or 0 < self.radius < float("inf")
         check_argument(fits, "be above 0 and finite, or None", radius=self.radius)
+        if self.stain is not None:
+            fits = self.matched and 0 < self.stain.amount < 1 and 0 < self.stain.contrast < float("inf")
+            rule = "have an amount between 0 and 1 and a contrast above 0, and come with matched stains"
+            check_argument(fits, rule, stain=tuple(self.stain))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -69,8 +73,14 @@ class CellCut:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Read what `to_dict` returned; raise `ValueError`, `KeyError` or `TypeError` for anything else."""
+        """Read what `to_dict` returned; raise `ValueError`, `KeyError` or `TypeError` for anything else.
+
+        Raises:
+            CapsellaError: of a network from before the cytoplasm was matched.
+        """
         radius, stain = values["radius"], values.get("stain")
+        if values["matched"] and "stain" not in values:
+            raise CapsellaError("this network was trained before the stain of cytoplasm was matched; train it again")
         return cls(
             bool(values["matched"]),
             None if radius is None else float(radius),

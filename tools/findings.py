@@ -164,7 +164,7 @@ def domain_comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
     """Yield a row of findings.csv for each domain and each recipe that is compared with the first one."""
     results = [{**result, "label": [result["tested_on"], result["recipe"]]} for result in values["results"]]
     for second in results:
-        if (gain := second["gain"]) is not None:
+        if (gain := second.get("gain")) is not None:
             where = second["trained_on"], second["tested_on"]
             first = next(other for other in results if (other["trained_on"], other["tested_on"]) == where)
             home, away = " and ".join(Path(one).stem for one in where[0]), Path(where[1]).stem

@@ -89,15 +89,15 @@ def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> 
     Args:
         cut: the cropping options of a model.
         paths: files and folders, all from one microscope.
-        radius: radius of a typical nucleus, in pixels of the files, which leaves the stain as it is; None measures both
-            on 100 images.
+        radius: radius of a typical nucleus, in pixels of the files; None measures it, as the stain, on 100 images. Of
+            too few images, the stain is taken to be that of the training images.
     """
-    if radius is not None:
-        return replace(cut, radius=radius), None
-    files = find_images(paths)
+    files = find_images(paths) if radius is None or cut.matched else []
     measured, number = measured_cut(rgb_images(files[row] for row in spread(len(files), MAX_SAMPLES)), cut.matched)
     if number >= FEWEST_CELLS:
-        return measured, None
+        return (measured if radius is None else replace(measured, radius=radius)), None
+    if radius is not None:
+        return replace(cut, radius=radius), None
     scale = "measured for itself" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"
     cells = pluralize(number, "stained cell")
     return (

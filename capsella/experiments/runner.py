@@ -354,7 +354,7 @@ class Runner:
         is a result, not an error: its seed is missing in its row, now and when called again.
 
         Raises:
-            ArgumentError: there is no seed, or a seed occurs twice.
+            ArgumentError: there is no seed, or a seed or a slug occurs twice.
             CapsellaError: a run folder holds a run of another recipe; or as for `train`.
         """
         results: Results = {row.slug: [] for row in rows}
@@ -388,6 +388,8 @@ class Runner:
     def _run(self, rows: Sequence[Row], seeds: Sequence[int], *, is_tested: bool) -> list[tuple[Row, Task]]:
         """Compute every row with every seed, and return rows and tasks in the order of the seeds."""
         check_seeds(seeds)
+        slugs = [row.slug for row in rows]
+        check_argument(len(set(slugs)) == len(slugs), "have each slug once", rows=slugs)
         pairs = [
             (row, row.task(self.folder, seed, self.compute, is_tested=is_tested)) for seed in seeds for row in rows
         ]

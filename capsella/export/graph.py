@@ -110,8 +110,8 @@ def _preprocessing(model: ImageClassifier) -> list[str]:
         form = f"{steps[model.fit]} with an antialiased bicubic filter"
     else:
         form = (
-            f"cut out the stained cell: capsella.data.cell_crop.cut_cell(image, (height, width), {model.cut}); radius: "
-            "of a typical nucleus in pixels of your images; here that of the training images"
+            f"cut out the stained cell: capsella.data.cell_crop.cut_cell(image, (height, width), {model.cut}); radius "
+            "and stain: capsella.data.cell_crop.measured_cut of your images; here of the training images"
         )
     return [
         "rotate as the EXIF orientation says",

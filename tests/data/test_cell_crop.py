@@ -1,6 +1,7 @@
 """Stained cells: found, cut out at one scale, brought to one colour. Images are drawn here, so the truth is known."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -101,6 +102,16 @@ def test_cytoplasm_of_two_laboratories_is_alike_but_a_class_keeps_its_colour():
     assert apart["stain"] < 8
     for usual, redder in (shown["pink", "stain"], shown["yellow", "stain"]):
         assert usual[1] - redder[1] > 8
+
+
+def test_a_cut_is_read_as_it_was_written_and_an_old_one_is_refused():
+    cut = measured_cut([Image.fromarray(drawn())], matched=True)[0]
+    assert CellCut.from_dict(json.loads(json.dumps(cut.to_dict()))) == cut
+    assert CellCut.from_dict({"matched": False, "radius": 3.0}) == CellCut(False, 3.0)
+    with pytest.raises(CapsellaError, match="train it again"):
+        CellCut.from_dict({"matched": True, "radius": 3.0})
+    with pytest.raises(ValueError, match="stain"):
+        CellCut(True, 3.0, cut.stain._replace(amount=0.0))
 
 
 def test_nothing_stained_is_an_error():

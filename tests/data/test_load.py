@@ -165,6 +165,12 @@ class TestFolds:
         }
         assert not apart & seen
 
+    def test_copies_are_in_one_fold(self, cells: Path):
+        (cells / "blast" / "copy.png").write_bytes((cells / "blast" / "07.png").read_bytes())
+        for fold in range(3):
+            files = load_data(folder(cells, folds=3, fold=fold)).test.files or ()
+            assert ("blast/copy.png" in files) == ("blast/07.png" in files)
+
     def test_folds_that_cannot_be(self, packed: Path, cells: Path):
         with pytest.raises(CapsellaError, match="fold"):
             load_data(npz(packed, folds=3))

@@ -85,9 +85,11 @@ def test_a_missing_source_shows_before_the_first_training(tmp_path):
 
 
 @pytest.mark.parametrize("seeds", [[], [0, 1, 0], [0, -1]])
-def test_seeds_must_differ(tmp_path, seeds):
+def test_seeds_and_slugs_must_differ(tmp_path, seeds):
     with pytest.raises(ValueError, match=r"^seeds?:"):
         Runner(tmp_path, QUIET).results([row("caps")], seeds)
+    with pytest.raises(ValueError, match=r"^rows:"):
+        Runner(tmp_path, QUIET).results([row("caps"), row("caps")], [0])
 
 
 def test_a_row_that_diverges_is_left_out_now_and_when_called_again(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
@@ -11,7 +12,7 @@ from sklearn.datasets import load_digits
 from capsella.data import FolderData, load_data, read_split_file
 from capsella.errors import CapsellaError
 from capsella.experiments.search import SearchOptions, Space, finish_search, open_search, run_search, trials
-from capsella.experiments.search.report import read_tests
+from capsella.experiments.search.report import read_tests, winner_test
 from capsella.training import OptimizerOptions, RunFolder, TrainingDivergedError, read_recipe, train
 from tests.papers.tiny import QUIET
 from tests.search.made import OPTIONS, RECIPE, SPACE, images, opened, states
@@ -97,6 +98,9 @@ class TestSearched:
         assert {path: path.stat().st_mtime_ns for path in search.folder.rglob("result.json")} == results
         assert read_recipe(path) == search.space.recipe_at(RECIPE, outcome.winner.point)
         assert all(path in page.read_text() for path in SPACE.fields)
+        candidates = search.folder / "candidates"
+        shutil.copytree(search.run_folder(outcome.winner.candidate), candidates / "candidate-0099")
+        assert "candidate 99" in winner_test(search, outcome.winner)  # won when the search was shorter
 
 
 def test_test_images_are_never_used(tmp_path):

@@ -71,8 +71,9 @@ class DomainOptions:
     def __post_init__(self) -> None:
         different = len({Path(domain).resolve() for domain in self.domains}) == len(self.domains) > 1
         check_argument(different, "be two or more different ones", domains=self.domains)
-        choices = ("one", "others", *self.domains)
-        check_argument(self.train_on in (None, *choices), f"be one of {', '.join(choices)}", train_on=self.train_on)
+        is_known = self.train_on in (None, "one", "others") or self._named(self.train_on) is not None
+        rule = f'be "one", "others" or one of the domains ({", ".join(self.domains)})'
+        check_argument(is_known, rule, train_on=self.train_on)
         check_minimum(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
 
     @property
@@ -86,11 +87,15 @@ class DomainOptions:
     def trainings(self) -> list[tuple[str, ...]]:
         """The sets of domains that a network is trained on together."""
         how = self.train_on or ("others" if len(self.domains) > 2 else "one")
-        if how in self.domains:
-            return [(how,)]
+        if (named := self._named(how)) is not None:
+            return [(named,)]
         if how == "one":
             return [(domain,) for domain in self.domains]
         return [tuple(domain for domain in self.domains if domain != left_out) for left_out in self.domains]
+
+    def _named(self, name: str) -> str | None:
+        """Return the domain with this name, or this path with or without a slash at its end."""
+        return next((domain for domain in self.domains if Path(domain).resolve() == Path(name).resolve()), None)
 
     def slug(self, domain: str) -> str:
         """Return the name of a domain in folder names."""
@@ -104,7 +109,8 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
 
     A result has the accuracy and balanced accuracy on that domain, and the accuracy on the test images of the domains
     that the network was trained on, each with its 95 % interval, and the error of each seed in per cent. `gain` is the
-    gain in accuracy of the first recipe over this one, with its interval and p-value.
+    gain in accuracy of the first recipe over this one, with its interval and p-value; None for recipes that crop cells
+    in another way.
 
     Raises:
         CapsellaError: the domains have fewer than two common classes, cannot be read, have changed since a run, or
@@ -133,6 +139,8 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
             table = _test_on(images, f"on-{options.slug(domain)}", [task.folder for task in tasks])
             of_first = first.setdefault((trained_on, domain), table)
             accuracy = accuracy_interval(*table)
+            # Recipes that crop differently may have left out different images.
+            is_paired = of_first is not table and crops[name] == crops[options.recipes[0]]
             results.append(
                 {
                     "recipe": name,
@@ -144,7 +152,7 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
                     "accuracy": accuracy.to_dict(),
                     "balanced_accuracy": accuracy_interval(*table, labels=images.labels.numpy()).to_dict(),
                     "in_domain_accuracy": accuracy_interval(*own).to_dict(),
-                    "gain": None if of_first is table else with_test(of_first.difference_from(table)),
+                    "gain": with_test(of_first.difference_from(table)) if is_paired else None,
                 }
             )
     write_json(options.out / "domains.json", {"classes": classes, "results": results})
@@ -193,7 +201,8 @@ def _row(options: DomainOptions, name: str, trained_on: tuple[str, ...], classes
 
 def _test_on(images: ImageSet, name: str, folders: Sequence[Path]) -> CorrectnessTable:
     """Test runs on another domain's images; the names of the cached results tell changed images apart."""
-    content = hashlib.sha256(images.images.numpy().tobytes() + images.labels.numpy().tobytes()).hexdigest()[:8]
+    shown = [images.images, images.labels, *([] if images.group is None else [images.group])]
+    content = hashlib.sha256(b"".join(part.numpy().tobytes() for part in shown)).hexdigest()[:8]
     return CorrectnessTable.from_tests(
         [reevaluate(folder, f"{name}-{content}", lambda: (name, images)) for folder in folders]
     )
@@ -218,7 +227,8 @@ def domain_gains(results: Sequence[Mapping[str, Any]]) -> list[str]:
     lines, name = [], results[0]["recipe"]
     for result in [result for result in results if result["gain"] is not None]:
         gain, low, high = (points(result["gain"][bound]) for bound in ("estimate", "low", "high"))
-        lines.append(f"{result['tested_on']}: {name} over {result['recipe']} {gain} points ({low} to {high})")
+        where = f"{result['tested_on']}, trained on {', '.join(result['trained_on'])}"
+        lines.append(f"{where}: {name} over {result['recipe']} {gain} points ({low} to {high})")
     return lines
 
 

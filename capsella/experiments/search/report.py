@@ -11,7 +11,7 @@ from capsella.environment import environment, machine, versions
 from capsella.errors import pluralize
 from capsella.experiments.fit import evaluate_run
 from capsella.experiments.runner import format_duration
-from capsella.experiments.search.outcome import Finalist, Outcome
+from capsella.experiments.search.outcome import BASE, Finalist, Outcome
 from capsella.experiments.search.space import range_text
 from capsella.experiments.search.study import Search
 from capsella.files import write_text
@@ -89,15 +89,19 @@ def verdict(outcome: Outcome) -> str:
 
 
 def winner_test(search: Search, winner: Finalist | None) -> str:
-    """Return the winner's test in a sentence."""
+    """Return the winner's test in a sentence, and name the candidates that won and were tested before it."""
     tests = [] if winner is None else read_tests(search, winner)
     if winner is None or not tests:
         return "The winner has not been tested."
     errors = [test["error_percent"] for test in tests]
-    images = pluralize(tests[0]["images"], "image")
     each = f" (seeds: {', '.join(f'{error:.2f}' for error in errors)})" if len(errors) > 1 else ""
     images = pluralize(tests[0]["images"], "image")
-    return f"Test error of {winner.name}: {sum(errors) / len(errors):.2f} %{each} on {images}."
+    text = f"Test error of {winner.name}: {sum(errors) / len(errors):.2f} %{each} on {images}."
+    folders = [path.parent.name for path in search.folder.glob("candidates/*/result.json")]
+    tested = sorted({int(folder.removeprefix("candidate-")) for folder in folders} - {winner.candidate})
+    if earlier := ["the recipe" if candidate == BASE else f"candidate {candidate}" for candidate in tested]:
+        text += f" When the search was shorter, {', '.join(earlier)} won and was tested on the same images."
+    return text
 
 
 def read_tests(search: Search, winner: Finalist) -> list[dict[str, Any]]:
