@@ -34,7 +34,8 @@ class CellStain(NamedTuple):
     """The typical stain of a laboratory's cytoplasm, as optical densities relative to those of the nucleus.
 
     amount: the component along the nucleus's colour (the nucleus has 1). red, green, blue: the remainder, in units of
-    the nucleus's density. contrast: the norm by which granules and background differ from this remainder.
+    the nucleus's density. contrast: 90th percentile, over the pixels of a cell, of the norm by which the remainder
+    differs from that of typical cytoplasm; the median over cells.
     """
 
     amount: float

@@ -61,7 +61,7 @@ class Predict(PredictCommon):
     """Images per batch."""
     cell_radius: float | None = None
     """For a network that crops stained cells: radius of a typical nucleus in pixels of the files. Default: the median
-    of 100 of them, which must be of one microscope."""
+    of 100 of them, which must be of one microscope; of 20 or more, the stain is measured, too."""
     cluster: Annotated[ClusterOptions, Group] = ClusterOptions()
 
     def __post_init__(self) -> None:

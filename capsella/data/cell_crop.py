@@ -20,7 +20,7 @@ from capsella.errors import CapsellaError
 from capsella.image_options import CellCut, CellStain
 
 RADII = 2.0  # half the crop's side, in radii of the nucleus; the whole cell has a radius of 1.3
-MAX_SAMPLES = 100  # images on which the radius of a typical nucleus is measured, spread evenly
+MAX_SAMPLES = 100  # images on which a typical nucleus and cytoplasm are measured, spread evenly
 NUCLEUS = (1.13, 1.82, 0.42)  # optical density (red, green, blue) after matching: the median of pbc's training images
 
 # The same of cytoplasm: amount, remainder (red, green, blue) and contrast, measured on pbc's training images.
@@ -85,41 +85,39 @@ def measured_cut(images: Iterable[Image.Image], matched: bool) -> tuple[CellCut,
     Images without a stained cell are skipped; radius and stain are None if no image has one. If no cell shows
     cytoplasm, the stain is that of `CYTOPLASM`, which changes nothing.
     """
-    radii, cytoplasms = list[float](), list[_Cytoplasm]()
+    radii, cells = list[float](), list[_Density]()
     for image in images:
         small, scale = _small(image)
         with suppress(CapsellaError):
             beyond = beyond_border(small)
             nucleus = find_nucleus(small, beyond)
             radii.append(nucleus.radius * scale)
-            if matched and (cytoplasm := _cytoplasm(small, beyond, nucleus)) is not None:
-                cytoplasms.append(cytoplasm)
+            rows, columns = np.mgrid[: small.shape[0], : small.shape[1]]
+            cell = np.hypot(rows - nucleus.row, columns - nucleus.column) <= _CELL * nucleus.radius
+            density = _relative_density(small[cell & ~beyond], small[~beyond], small[nucleus.mask])
+            if _is_cytoplasm(density.along).sum() >= _FEWEST:
+                cells.append(density)
     radius = float(np.median(radii)) if radii else None
-    stain = _typical_stain(cytoplasms) if cytoplasms else CYTOPLASM
+    stain = _typical_stain(cells) if matched and cells else CYTOPLASM
     return CellCut(matched, radius, stain if matched and radii else None), len(radii)
 
 
-class _Cytoplasm(NamedTuple):
-    """Amount and remainder (see `CellStain`) of the pixels of one cell, and a mask of those that are cytoplasm."""
+class _Density(NamedTuple):
+    """Optical densities of pixels: along the nucleus (which has 1), and the remainder over its norm."""
 
-    along: Float32[np.ndarray, " pixels"]
-    remainder: Float32[np.ndarray, "pixels 3"]
-    mask: Bool[np.ndarray, " pixels"]
-
-
-def _cytoplasm(small: Pixels, beyond: Bool[np.ndarray, "h w"], nucleus: Nucleus) -> _Cytoplasm | None:
-    """Return the stain of a cell whose nucleus was found; None if too little of it is cytoplasm."""
-    rows, columns = np.mgrid[: small.shape[0], : small.shape[1]]
-    cell = np.hypot(rows - nucleus.row, columns - nucleus.column) <= _CELL * nucleus.radius
-    stained = _relative_density(small[cell & ~beyond], small[~beyond], small[nucleus.mask])
-    mask = (stained.along > _PALEST) & (stained.along < _DARKEST)
-    return _Cytoplasm(stained.along, stained.remainder, mask) if mask.sum() >= _FEWEST else None
+    along: Float32[np.ndarray, " *n"]
+    remainder: Float32[np.ndarray, "*n 3"]
 
 
-def _typical_stain(cells: Sequence[_Cytoplasm]) -> CellStain:
+def _is_cytoplasm(along: Float32[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    return (along > _PALEST) & (along < _DARKEST)
+
+
+def _typical_stain(cells: Sequence[_Density]) -> CellStain:
     """Return medians over cells of each cell's median amount and remainder, and of its contrast."""
-    amount = float(np.median([np.median(cell.along[cell.mask]) for cell in cells]))
-    colour = np.median([np.median(cell.remainder[cell.mask], 0) for cell in cells], 0)
+    masks = [_is_cytoplasm(cell.along) for cell in cells]
+    amount = float(np.median([np.median(cell.along[mask]) for cell, mask in zip(cells, masks, strict=True)]))
+    colour = np.median([np.median(cell.remainder[mask], 0) for cell, mask in zip(cells, masks, strict=True)], 0)
     shift = colour - CYTOPLASM[1:4]
     contrasts = [
         np.quantile(np.linalg.norm(cell.remainder - _share(cell.along, amount) * shift, axis=-1), _STRONG)
@@ -212,13 +210,6 @@ def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, " n"], ar
     centres = np.array(scipy.ndimage.center_of_mass(parts > 0, parts, numbers))
     away = np.hypot(centres[:, 0] - height / 2, centres[:, 1] - width / 2) / min(height, width)
     return int(numbers[(areas * np.exp(-4 * away**2)).argmax()])
-
-
-class _Density(NamedTuple):
-    """Optical densities of pixels: along the nucleus (which has 1), and the remainder over its norm."""
-
-    along: Float32[np.ndarray, " *n"]
-    remainder: Float32[np.ndarray, "*n 3"]
 
 
 def _relative_density(

@@ -232,8 +232,8 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
     """Decode every image once.
 
     Args:
-        options: how to read the images. A radius of nuclei and a range of values that are needed and not set are
-            measured on up to 100 files; the range on training images if the folder, or the split file, is split.
+        options: how to read the images. A radius of nuclei, a stain and a range of values that are needed and not set
+            are measured on up to 100 files; the range on training images if the folder, or the split file, is split.
         listing: the files.
         table: a split file; files that it leaves unused are not read.
 
