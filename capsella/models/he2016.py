@@ -3,12 +3,12 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import check_minimum
+from capsella.errors import check_argument, check_minimum
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.forslov2018 import CELLS
 
-PHOTOGRAPH = 64  # from this many pixels on the shorter side, images are halved twice before the first block
+PHOTOGRAPH = 64  # pixels on the shorter side from which images are by default halved before the first block
 
 
 class ResidualBlock(nn.Module):
@@ -65,6 +65,7 @@ def he2016_resnet10(
     channels: int = 3,
     classes: tuple[str, ...] = CELLS,
     width: int = 24,
+    halvings: int | None = None,
     dropout: float = 0.0,
 ) -> ConvolutionalClassifier:
     """Residual network of ten layers with about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
@@ -76,15 +77,20 @@ def he2016_resnet10(
     Args:
         image_size: (height, width), at least 8×8.
         width: channels of the first stage.
+        halvings: how often images are halved before the first block: 0, a 3×3 convolution; 1, a 7×7 convolution of
+            stride 2; 2, that and max pooling, as in Table 1. None: twice from 64 pixels on, else not at all.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
 
     Raises:
-        ArgumentError: `width` below 1, or an image too small for three halvings.
+        ArgumentError: `width` below 1, `halvings` not 0, 1 or 2, or an image too small for the three later halvings.
     """
     check_minimum(1, width=width)
+    check_argument(halvings in (None, 0, 1, 2), "be 0, 1, 2 or None", halvings=halvings)
+    if halvings is None:
+        halvings = 0 if min(image_size) < PHOTOGRAPH else 2
     grid_after(image_size, [(2, 2)] * 3)  # each of the last three stages halves the maps
     network = nn.Sequential(
-        *_first_layers(image_size, channels, width),
+        *_first_layers(halvings, channels, width),
         ResidualBlock(width, width, 1),
         ResidualBlock(width, 2 * width, 2),
         ResidualBlock(2 * width, 4 * width, 2),
@@ -97,9 +103,9 @@ def he2016_resnet10(
     return ConvolutionalClassifier(network)
 
 
-def _first_layers(image_size: tuple[int, int], channels: int, width: int) -> list[nn.Module]:
+def _first_layers(halvings: int, channels: int, width: int) -> list[nn.Module]:
     """Return the layers before the first block."""
-    if min(image_size) < PHOTOGRAPH:
-        return [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    convolution = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
-    return [convolution, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    kernel, stride = (3, 1) if halvings == 0 else (7, 2)
+    convolution = nn.Conv2d(channels, width, kernel, stride, padding=kernel // 2, bias=False)
+    pooling = [nn.MaxPool2d(3, 2, padding=1)] if halvings == 2 else []
+    return [convolution, nn.BatchNorm2d(width), nn.ReLU(), *pooling]

@@ -1,7 +1,7 @@
 """Few training images: does an advantage of capsules come from routing, from the capsules, or from the small network?
 
 Efficient-CapsNet, the same network with uniform couplings, its convolutions with two heads without capsules, and a
-residual network learn from 5 to 100 images per class; from 300, Efficient-CapsNet and the residual network do. Every
+residual network with two stems learn from 5 to 100 images per class; from 300, Efficient-CapsNet and the residual network do. Every
 draw has its own images and initial weights; within a draw all networks see the same images, so draws are paired. The
 plan (results/plans.md, E12) preceded the first run.
 """
@@ -40,7 +40,7 @@ CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the draw on whi
 CHOICE_DRAW = 100  # seed of that draw, which must not be one of the results' draws
 VALIDATION = 5  # validation images per class in the trainings that are reported; they choose nothing
 SMALL_EPOCHS = 10
-CAPSULES, RESNET = "Efficient-CapsNet", "ResNet"
+CAPSULES, RESNET, FINER_RESNET = "Efficient-CapsNet", "ResNet", "ResNet, halved once"
 COLUMNS = ("draws", "rate", "error, ours %", f"{CAPSULES} gains, points", "p, Holm", "detects, points")
 
 
@@ -84,6 +84,7 @@ def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
         "average pooling": ("images-efficient", pooled),
         "depthwise kernel": ("images-efficient", depthwise),
         RESNET: ("images-resnet", get_recipe("images-resnet")),
+        FINER_RESNET: ("images-resnet", get_recipe("images-resnet").with_model(halvings=1)),
     }
 
 
@@ -159,7 +160,7 @@ class FewImages(Published):
         }
         return {
             name: Row(
-                slug=f"{size}-{name.lower().replace(' ', '-')}",
+                slug=f"{size}-{name.lower().replace(',', '').replace(' ', '-')}",
                 recipe_name=recipe_name,
                 recipe=replace(recipe, **changes),
             )

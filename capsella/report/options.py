@@ -21,8 +21,8 @@ class CommonEvaluateOptions:
     selective: bool = False
     """Also show the error rate at each coverage (if a person decides uncertain images)."""
     ood: tuple[str, ...] = ()
-    """Also show how well out-of-distribution images are detected: a data set, a folder, `noise`, or `half` (test
-    images with the right half painted over)."""
+    """Also show how well out-of-distribution images are detected: a data set, a folder, an .npz file, `noise`, or
+    `half` (test images with the right half painted over)."""
     routing: bool = False
     """Also measure how a capsule network routes: starved capsules, static couplings, parse trees, gradients."""
     per_class: int | Literal["all"] | None = None

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from capsella.data import DataOptions, ImageSet, NamedData, batches, load_data, source_names
+from capsella.data import DataOptions, ImageSet, batches, load_data, source_names
 from capsella.data.decoding import decode_files, resize_array
 from capsella.data.images import join
-from capsella.data.options import STAINED
+from capsella.data.options import STAINED, FileData, data_from
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.evaluation.predict import find_images, scaled
 from capsella.evaluation.statistics import Groups, auc_interval, effective_sample_fraction, proportion_interval
@@ -96,7 +96,7 @@ def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> UInt8[Ten
 
     Args:
         name: "noise": uniform pixels; "half": `test` with the right half painted in the colour of the border; the name
-            of a source, of which all splits are used; or a folder of images.
+            of a source or an .npz file, of which all splits are used; or a folder of images.
         model: the model whose image size and channels are used.
         test: the in-distribution test images.
     """
@@ -109,8 +109,8 @@ def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> UInt8[Ten
         return paint_right_half(few.images)
     if Path(name).is_dir():
         return _load_folder(name, model, generator)
-    if name not in source_names():
-        raise CapsellaError(f"ood: must be {NOISE}, {HALF}, a source or a folder of images, got {name!r}")
+    if name not in source_names() and Path(name).suffix != ".npz":
+        raise CapsellaError(f"ood: must be {NOISE}, {HALF}, a source, an .npz file or a folder of images, got {name!r}")
     return _load_source(name, model, generator)
 
 
@@ -221,9 +221,11 @@ def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) 
 
 
 def _source_options(name: str, model: ImageClassifier) -> DataOptions:
-    """Return options that read a source at a size near the model's, if it is stored at several."""
-    options, size = NamedData(name), max(model.image_size)
-    if model.cut is not None and name in STAINED:  # cells are cropped as the model's own
+    """Return options that read a file, or a source that is stored at several sizes, at a size near the model's."""
+    options, size = data_from(name), max(model.image_size)
+    if isinstance(options, FileData):
+        options = replace(options, size=size, skip_broken=True, duplicates="ignore")
+    if model.cut is not None and (name in STAINED or isinstance(options, FileData)):  # cropped as the model's own
         return replace(options, size=size, cells="matched" if model.cut.matched else "cut")
     return replace(options, size=size) if name in SEVERAL_SIZES else options
 

@@ -102,8 +102,11 @@ class TestOOD:
         for number in range(3):
             Image.fromarray(np.full((9, 30, 3), 80 * number, np.uint8)).save(tmp_path / f"{number}.png")
         (tmp_path / "broken.png").write_bytes(b"no image")
-        folder, source = (load_ood_set(name, model, digits.test) for name in (str(tmp_path), "digits"))
-        assert (folder.shape, source.shape) == ((3, 1, 12, 12), (1000, 1, 12, 12))
+        npz = tmp_path / "others.npz"
+        np.savez(npz, images=np.zeros((6, 20, 20, 3), np.uint8), labels=np.arange(6) % 2)
+        names = (str(tmp_path), str(npz), "digits")
+        folder, file, source = (load_ood_set(name, model, digits.test) for name in names)
+        assert [images.shape for images in (folder, file, source)] == [(n, 1, 12, 12) for n in (3, 6, 1000)]
         for name in ("nowhere", "multimnist"):
             with pytest.raises(CapsellaError, match=r"^ood: "):
                 load_ood_set(name, model, digits.test)
