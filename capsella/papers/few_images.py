@@ -1,9 +1,9 @@
 """Few training images: does an advantage of capsules come from routing, from the capsules, or from the small network?
 
 Efficient-CapsNet, the same network with uniform couplings, its convolutions with two heads without capsules, and a
-residual network with two stems learn from 5 to 100 images per class; from 300, Efficient-CapsNet and the residual network do. Every
-draw has its own images and initial weights; within a draw all networks see the same images, so draws are paired. The
-plan (results/plans.md, E12) preceded the first run.
+residual network with two stems learn from 5 to 100 images per class; from 300, Efficient-CapsNet and the residual
+network do. Every draw has its own images and initial weights; within a draw all networks see the same images, so draws
+are paired. The plan (results/plans.md, E12) preceded the first run.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -8,6 +8,7 @@ from torch import nn
 
 from capsella.losses import cross_entropy
 from capsella.models import create_model
+from capsella.models.he2016 import ResidualBlock
 from capsella.routing import (
     DynamicRouting,
     HeinsenRouting,
@@ -79,3 +80,13 @@ class TestMazzia2021:
         assert sd_of(last.weight) == pytest.approx(math.sqrt(2 / (3 * 3 * 64)), rel=0.05)
         assert sd_of(model.capsule_layers[0].weight) == pytest.approx(math.sqrt(2 / 1280), rel=0.05)
         assert sd_of(model.primary.conv.weight) == pytest.approx(math.sqrt(2 / (81 + 81 * 128)), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("size", "halvings", "side"), [(64, 0, 64), (64, 1, 32), (64, 2, 16), (64, None, 16), (48, None, 48)]
+)
+def test_a_resnet_halves_images_before_its_first_block(size: int, halvings: int | None, side: int) -> None:
+    network = create_model("he2016_resnet10", image_size=size, channels=3, classes=2, halvings=halvings).network
+    assert isinstance(network, nn.Sequential)
+    first = next(k for k, layer in enumerate(network) if isinstance(layer, ResidualBlock))
+    assert network[:first](torch.rand(2, 3, size, size)).shape == (2, 24, side, side)
