@@ -2,7 +2,7 @@
 
 Efficient-CapsNet, the same network with uniform couplings, its convolutions with two heads without capsules, and a
 residual network with two stems learn from 5 to 100 images per class; from 300, Efficient-CapsNet and the residual
-network do. Every draw has its own images and initial weights; within a draw all networks see the same images, so draws
+networks do. Every draw has its own images and initial weights; within a draw all networks see the same images, so draws
 are paired. The plan (results/plans.md, E12) preceded the first run.
 """
 
@@ -34,7 +34,7 @@ from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
 
 SIZES = (5, 10, 20, 50, 100, 300)  # training images per class; the small budget uses only the first
-LARGEST_OF_ALL = 100  # beyond it, only Efficient-CapsNet and the residual network are trained
+LARGEST_OF_ALL = 100  # beyond it, only Efficient-CapsNet and the residual networks are trained
 FACTORS = (1 / 3, 1.0, 3.0)  # candidate learning rates, as multiples of the recipe's
 CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the draw on which learning rates are chosen
 CHOICE_DRAW = 100  # seed of that draw, which must not be one of the results' draws
@@ -165,7 +165,7 @@ class FewImages(Published):
                 recipe=replace(recipe, **changes),
             )
             for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
-            if size <= LARGEST_OF_ALL or name in (CAPSULES, RESNET)
+            if size <= LARGEST_OF_ALL or name in (CAPSULES, RESNET, FINER_RESNET)
         }
 
     def _choose_rates(self, folder: Path, console: Console, source: Callable[[], LoadedSource]) -> dict[str, float]:
