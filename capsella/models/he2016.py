@@ -3,12 +3,10 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import check_argument, check_minimum
+from capsella.errors import check_minimum
 from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.forslov2018 import CELLS
-
-PHOTOGRAPH = 64  # pixels on the shorter side from which images are by default halved before the first block
 
 
 class ResidualBlock(nn.Module):
@@ -65,32 +63,33 @@ def he2016_resnet10(
     channels: int = 3,
     classes: tuple[str, ...] = CELLS,
     width: int = 24,
-    halvings: int | None = None,
+    halve_from: int = 64,
+    pool_from: int = 64,
     dropout: float = 0.0,
 ) -> ConvolutionalClassifier:
     """Residual network of ten layers with about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
 
     It follows He, Zhang, Ren, Sun 2016, "Deep Residual Learning", Table 1, but has one block in each of the four stages
     and `width`, 2, 4 and 8 × `width` channels instead of 64 to 512. As in the paper's §4.2 for CIFAR-10, images below
-    64 pixels are not halved before the first block.
+    `halve_from` pixels are not halved before the first block.
 
     Args:
         image_size: (height, width), at least 8×8.
         width: channels of the first stage.
-        halvings: how often images are halved before the first block: 0, a 3×3 convolution; 1, a 7×7 convolution of
-            stride 2; 2, that and max pooling, as in Table 1. None: twice from 64 pixels on, else not at all.
+        halve_from: the first convolution is 7×7 with stride 2, as in Table 1, if the shorter side has at least this
+            many pixels, else 3×3 with stride 1.
+        pool_from: maps are halved once more, by max pooling before the first block, from this many pixels on.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
 
     Raises:
-        ArgumentError: `width` below 1, `halvings` not 0, 1 or 2, or an image too small for the three later halvings.
+        ArgumentError: `width`, `halve_from` or `pool_from` below 1, or an image too small for the halvings.
     """
-    check_minimum(1, width=width)
-    check_argument(halvings in (None, 0, 1, 2), "be 0, 1, 2 or None", halvings=halvings)
-    if halvings is None:
-        halvings = 0 if min(image_size) < PHOTOGRAPH else 2
-    grid_after(image_size, [(2, 2)] * 3)  # each of the last three stages halves the maps
+    check_minimum(1, width=width, halve_from=halve_from, pool_from=pool_from)
+    side = min(image_size)
+    halvings = 3 + (side >= halve_from) + (side >= pool_from)  # each of the last three stages halves the maps, too
+    grid_after(image_size, [(2, 2)] * halvings)
     network = nn.Sequential(
-        *_first_layers(halvings, channels, width),
+        *_first_layers(side >= halve_from, side >= pool_from, channels, width),
         ResidualBlock(width, width, 1),
         ResidualBlock(width, 2 * width, 2),
         ResidualBlock(2 * width, 4 * width, 2),
@@ -103,9 +102,9 @@ def he2016_resnet10(
     return ConvolutionalClassifier(network)
 
 
-def _first_layers(halvings: int, channels: int, width: int) -> list[nn.Module]:
+def _first_layers(halves: bool, pools: bool, channels: int, width: int) -> list[nn.Module]:
     """Return the layers before the first block."""
-    kernel, stride = (3, 1) if halvings == 0 else (7, 2)
+    kernel, stride = (7, 2) if halves else (3, 1)
     convolution = nn.Conv2d(channels, width, kernel, stride, padding=kernel // 2, bias=False)
-    pooling = [nn.MaxPool2d(3, 2, padding=1)] if halvings == 2 else []
+    pooling = [nn.MaxPool2d(3, 2, padding=1)] if pools else []
     return [convolution, nn.BatchNorm2d(width), nn.ReLU(), *pooling]

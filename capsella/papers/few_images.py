@@ -84,7 +84,7 @@ def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
         "average pooling": ("images-efficient", pooled),
         "depthwise kernel": ("images-efficient", depthwise),
         RESNET: ("images-resnet", get_recipe("images-resnet")),
-        FINER_RESNET: ("images-resnet", get_recipe("images-resnet").with_model(halvings=1)),
+        FINER_RESNET: ("images-resnet", get_recipe("images-resnet").with_model(pool_from=65)),
     }
 
 

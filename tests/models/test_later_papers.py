@@ -83,10 +83,11 @@ class TestMazzia2021:
 
 
 @pytest.mark.parametrize(
-    ("size", "halvings", "side"), [(64, 0, 64), (64, 1, 32), (64, 2, 16), (64, None, 16), (48, None, 48)]
+    ("size", "options", "side"),
+    [(48, {}, 48), (64, {}, 16), (64, {"pool_from": 128}, 32), (64, {"halve_from": 65, "pool_from": 65}, 64)],
 )
-def test_a_resnet_halves_images_before_its_first_block(size: int, halvings: int | None, side: int) -> None:
-    network = create_model("he2016_resnet10", image_size=size, channels=3, classes=2, halvings=halvings).network
+def test_a_resnet_halves_images_before_its_first_block(size: int, options: dict[str, int], side: int) -> None:
+    network = create_model("he2016_resnet10", image_size=size, channels=3, classes=2, **options).network
     assert isinstance(network, nn.Sequential)
     first = next(k for k, layer in enumerate(network) if isinstance(layer, ResidualBlock))
     assert network[:first](torch.rand(2, 3, size, size)).shape == (2, 24, side, side)
