@@ -40,6 +40,7 @@ CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the draw on whi
 CHOICE_DRAW = 100  # seed of that draw, which must not be one of the results' draws
 VALIDATION = 5  # validation images per class in the trainings that are reported; they choose nothing
 SMALL_EPOCHS = 10
+POOLED = 64  # side from which the residual network of the first plan pools before its first block
 CAPSULES, RESNET, FINER_RESNET = "Efficient-CapsNet", "ResNet", "ResNet, halved once"
 COLUMNS = ("draws", "rate", "error, ours %", f"{CAPSULES} gains, points", "p, Holm", "detects, points")
 
@@ -83,8 +84,8 @@ def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
         "uniform couplings": ("images-efficient", efficient.with_model(routing=UniformRouting())),
         "average pooling": ("images-efficient", pooled),
         "depthwise kernel": ("images-efficient", depthwise),
-        RESNET: ("images-resnet", get_recipe("images-resnet")),
-        FINER_RESNET: ("images-resnet", get_recipe("images-resnet").with_model(pool_from=65)),
+        RESNET: ("images-resnet", get_recipe("images-resnet").with_model(pool_from=POOLED)),
+        FINER_RESNET: ("images-resnet", get_recipe("images-resnet")),
     }
 
 
@@ -165,7 +166,8 @@ class FewImages(Published):
                 recipe=replace(recipe, **changes),
             )
             for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
-            if size <= LARGEST_OF_ALL or name in (CAPSULES, RESNET, FINER_RESNET)
+            if (size <= LARGEST_OF_ALL or name in (CAPSULES, RESNET, FINER_RESNET))
+            and (name != FINER_RESNET or (kind.data.size or 0) >= POOLED)  # smaller images are pooled by neither
         }
 
     def _choose_rates(self, folder: Path, console: Console, source: Callable[[], LoadedSource]) -> dict[str, float]:

@@ -62,10 +62,13 @@ def images_efficient() -> Recipe:
 
 @register_recipe
 def images_resnet() -> Recipe:
-    """A residual network of ten layers on a folder of images: the CNN that capsules must beat."""
+    """A residual network of ten layers on a folder of images: the CNN that capsules must beat.
+
+    On images below 128 pixels it does not pool before the first block, which lowered the error in few-images.
+    """
     return replace(
         images_efficient(),
-        model=ModelOptions("he2016_resnet10"),
+        model=ModelOptions("he2016_resnet10", {"pool_from": 128}),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=50, ema=0.98),
         channels_last=False,
