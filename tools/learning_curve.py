@@ -25,7 +25,7 @@ from capsella.data import ImageSet, LoadedSource, NamedData, load_source, single
 from capsella.evaluation import over_seeds
 from capsella.files import read_json, write_json
 from capsella.models.inference import inference
-from capsella.papers.few_images import CAPSULES, RESNET
+from capsella.papers.few_images import CAPSULES, FINER_RESNET
 from capsella.papers.own_images import PRETRAINED
 from capsella.report.figures import accuracy_figure, write_png
 from tools.results import RESULTS
@@ -36,7 +36,7 @@ Errors = dict[tuple[int, str], list[float]]
 
 def trained_errors(values: Mapping[str, Any]) -> tuple[Errors, dict[int, list[int]]]:
     """Return test errors in per cent by images per class and network, and the draws of each number of images."""
-    rows = [row for row in values["rows"] if row["label"][1] in (CAPSULES, RESNET)]
+    rows = [row for row in values["rows"] if row["label"][1] in (CAPSULES, FINER_RESNET)]
     errors = {tuple(row["label"]): row["error_percent"] for row in rows}
     return errors, {row["label"][0]: [run["seed"] for run in row["runs"]] for row in rows}
 
@@ -89,7 +89,7 @@ def main() -> None:
     for size, of_size in draws.items():
         errors[size, FROZEN] = [frozen_error(source, size, draw, features) for draw in of_size]
         print(size, over_seeds(errors[size, FROZEN]), flush=True)
-    names, curves = (CAPSULES, RESNET, FROZEN), {}
+    names, curves = (CAPSULES, FINER_RESNET, FROZEN), {}
     for name in names:
         points = [(size, errors[size, name]) for size in draws if (size, name) in errors]
         accuracy = np.array([100 - statistics.mean(of_size) for _, of_size in points])

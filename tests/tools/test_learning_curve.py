@@ -29,9 +29,9 @@ def test_errors_of_trained_networks_come_with_their_draws():
         "rows": [
             row(5, "Efficient-CapsNet", [9.0, 8.0]),
             row(5, "uniform couplings", [7.0]),
-            row(5, "ResNet", [6.0, 5.0]),
+            row(5, "ResNet, halved once", [6.0, 5.0]),
         ]
     }
     errors, draws = learning_curve.trained_errors(values)
-    assert errors == {(5, "Efficient-CapsNet"): [9.0, 8.0], (5, "ResNet"): [6.0, 5.0]}
+    assert errors == {(5, "Efficient-CapsNet"): [9.0, 8.0], (5, "ResNet, halved once"): [6.0, 5.0]}
     assert draws == {5: [0, 1]}
