@@ -93,8 +93,8 @@ def images_cells_efficient() -> Recipe:
 
 @register_recipe
 def images_cells_resnet() -> Recipe:
-    """The residual network of images-resnet on stained cells, with pooling, otherwise as images-cells-efficient."""
-    return _for_other_laboratories(images_resnet().with_model(pool_from=64))
+    """The residual network of images-resnet on stained cells, otherwise as images-cells-efficient."""
+    return _for_other_laboratories(images_resnet())
 
 
 @register_recipe
