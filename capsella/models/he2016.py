@@ -8,6 +8,8 @@ from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.forslov2018 import CELLS
 
+HALVED_FROM = 64  # pixels on the shorter side; the first convolution halves larger images, as in Table 1
+
 
 class ResidualBlock(nn.Module):
     """Two normalised 3×3 convolutions whose output is added to their input (He et al. 2016, Figure 2 and §3.4).
@@ -63,7 +65,6 @@ def he2016_resnet10(
     channels: int = 3,
     classes: tuple[str, ...] = CELLS,
     width: int = 24,
-    halve_from: int = 64,
     pool_from: int = 64,
     dropout: float = 0.0,
 ) -> ConvolutionalClassifier:
@@ -71,25 +72,23 @@ def he2016_resnet10(
 
     It follows He, Zhang, Ren, Sun 2016, "Deep Residual Learning", Table 1, but has one block in each of the four stages
     and `width`, 2, 4 and 8 × `width` channels instead of 64 to 512. As in the paper's §4.2 for CIFAR-10, images below
-    `halve_from` pixels are not halved before the first block.
+    64 pixels are not halved before the first block.
 
     Args:
         image_size: (height, width), at least 8×8.
         width: channels of the first stage.
-        halve_from: the first convolution is 7×7 with stride 2, as in Table 1, if the shorter side has at least this
-            many pixels, else 3×3 with stride 1.
-        pool_from: maps are halved once more, by max pooling before the first block, from this many pixels on.
+        pool_from: max pooling halves the maps again before the first block, as in Table 1, if the shorter side has at
+            least this many pixels.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
 
     Raises:
-        ArgumentError: `width`, `halve_from` or `pool_from` below 1, or an image too small for the halvings.
+        ArgumentError: `width` or `pool_from` below 1, or an image too small for the halvings.
     """
-    check_minimum(1, width=width, halve_from=halve_from, pool_from=pool_from)
-    side = min(image_size)
-    halvings = 3 + (side >= halve_from) + (side >= pool_from)  # each of the last three stages halves the maps, too
-    grid_after(image_size, [(2, 2)] * halvings)
+    check_minimum(1, width=width, pool_from=pool_from)
+    halves, pools = min(image_size) >= HALVED_FROM, min(image_size) >= pool_from
+    grid_after(image_size, [(2, 2)] * (3 + halves + pools))  # each of the last three stages halves the maps, too
     network = nn.Sequential(
-        *_first_layers(side >= halve_from, side >= pool_from, channels, width),
+        *_first_layers(halves, pools, channels, width),
         ResidualBlock(width, width, 1),
         ResidualBlock(width, 2 * width, 2),
         ResidualBlock(2 * width, 4 * width, 2),

@@ -1,9 +1,10 @@
 """Few training images: does an advantage of capsules come from routing, from the capsules, or from the small network?
 
 Efficient-CapsNet, the same network with uniform couplings, its convolutions with two heads without capsules, and a
-residual network with two stems learn from 5 to 100 images per class; from 300, Efficient-CapsNet and the residual
-networks do. Every draw has its own images and initial weights; within a draw all networks see the same images, so draws
-are paired. The plan (results/plans.md, E12) preceded the first run.
+residual network with either of two stems learn from 5 to 100 images per class; from 300, only Efficient-CapsNet and the
+residual networks do. Every draw has its own images and initial weights; within a draw all networks see the same images,
+so draws are paired. The plan (results/plans.md, E12) preceded the first run, except for the second stem, which was
+added after the primary comparison.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from capsella.data import DataOptions, ImageSet, batches, load_data, source_names
+from capsella.data import DataOptions, ImageSet, NamedData, batches, load_data, source_names
 from capsella.data.decoding import decode_files, resize_array
 from capsella.data.images import join
-from capsella.data.options import STAINED, FileData, data_from
+from capsella.data.options import STAINED, NpzData
 from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.evaluation.predict import find_images, scaled
 from capsella.evaluation.statistics import Groups, auc_interval, effective_sample_fraction, proportion_interval
@@ -221,11 +221,15 @@ def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) 
 
 
 def _source_options(name: str, model: ImageClassifier) -> DataOptions:
-    """Return options that read a file, or a source that is stored at several sizes, at a size near the model's."""
-    options, size = data_from(name), max(model.image_size)
-    if isinstance(options, FileData):
-        options = replace(options, size=size, skip_broken=True, duplicates="ignore")
-    if model.cut is not None and (name in STAINED or isinstance(options, FileData)):  # cropped as the model's own
+    """Return options that read a file, or a source that is stored at several sizes, at a size near the model's.
+
+    Images of a file in which no cell is found are left out.
+    """
+    size, is_file = max(model.image_size), Path(name).suffix == ".npz"
+    options: DataOptions = NamedData(name)
+    if is_file:
+        options = NpzData(Path(name), size=size, skip_broken=True, duplicates="ignore")
+    if model.cut is not None and (is_file or name in STAINED):  # cells are cropped as the model's own
         return replace(options, size=size, cells="matched" if model.cut.matched else "cut")
     return replace(options, size=size) if name in SEVERAL_SIZES else options
 

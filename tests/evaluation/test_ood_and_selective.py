@@ -110,6 +110,8 @@ class TestOOD:
         for name in ("nowhere", "multimnist"):
             with pytest.raises(CapsellaError, match=r"^ood: "):
                 load_ood_set(name, model, digits.test)
+        with pytest.raises(CapsellaError, match=r"nowhere\.npz"):
+            load_ood_set("nowhere.npz", model, digits.test)
         with pytest.raises(ArgumentError):
             evaluate_ood(trained["em"], digits.test, {"folder": folder})  # without a detector
 

@@ -84,7 +84,7 @@ class TestMazzia2021:
 
 @pytest.mark.parametrize(
     ("size", "options", "side"),
-    [(48, {}, 48), (64, {}, 16), (64, {"pool_from": 128}, 32), (64, {"halve_from": 65, "pool_from": 65}, 64)],
+    [(48, {}, 48), (64, {}, 16), (64, {"pool_from": 128}, 32), (48, {"pool_from": 48}, 24)],
 )
 def test_a_resnet_halves_images_before_its_first_block(size: int, options: dict[str, int], side: int) -> None:
     network = create_model("he2016_resnet10", image_size=size, channels=3, classes=2, **options).network

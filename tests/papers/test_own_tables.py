@@ -45,6 +45,14 @@ def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monke
     assert FewImages(budget="small").on("digits").run(tmp_path, (0, 1), "c", QUIET) == values
 
 
+def test_the_second_resnet_is_trained_where_it_differs():
+    names = (few_images.CAPSULES, few_images.RESNET, few_images.FINER_RESNET)
+    rows = FewImages(budget="medium").rows_of(300, 5, 0)
+    assert tuple(rows) == names
+    assert [rows[name].recipe.model.options["pool_from"] for name in names[1:]] == [64, 128]
+    assert tuple(FewImages(budget="medium").on("digits").rows_of(300, 5, 0)) == names[:2]
+
+
 def test_viewpoint_curves_of_the_same_objects(tmp_path, monkeypatch):
     render = toys.render_toys
     monkeypatch.setattr(toys, "render_toys", lambda instances, *views: render(instances[:2], *views, size=32))
