@@ -46,17 +46,6 @@ GROUPS = {
     },
 }
 COMMANDS = [name for group in GROUPS.values() for name in group]
-REPLACED = {  # former command → its replacement
-    "attack": "evaluate RUN --attack",
-    "explain": "explore RUN --data IMAGES --out FOLDER",
-    "figure": "papers run NAME",
-    "models": "list models",
-    "recipes": "list recipes",
-    "reproduce": "papers reproduce",
-    "robustness": "evaluate RUN --robustness",
-    "table": "papers run NAME",
-    "transfer": "compare DOMAIN DOMAIN …",
-}
 OPENINGS = {  # printed before PyTorch is imported, by commands that take long to start
     "explore": "opening the run and classifying its test images …",
     "info": "inspecting this machine; the first time, bfloat16 is timed for some seconds …",
@@ -96,8 +85,6 @@ def _run(name: str, arguments: list[str]) -> None:
     if name == "--version":
         print(__version__)
         return
-    if name in REPLACED:
-        raise CapsellaError(f"capsella {name} is now: capsella {REPLACED[name]}")
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
     if name in OPENINGS and not {"-h", "--help", "--help-all"} & set(arguments):

@@ -11,7 +11,7 @@ from capsella.data import LabelledImages, PairSet
 from capsella.errors import check_argument
 from capsella.evaluation import Evaluation
 from capsella.files import write_text
-from capsella.models import ImageClassifier
+from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.report.figures import confusion_figure, reliability_figure, training_figure
 from capsella.report.image_figures import mosaic
 from capsella.report.pages import Picture, Section, picture, pictures_of, render_page
@@ -121,9 +121,13 @@ def _sections(
     )
     reliability = (
         "Accuracy against confidence: below the dashed line the model is overconfident. The confidence is "
-        f"{evaluation.confidence_text}. Capsule lengths do not sum to one over the classes, and the margin loss does "
-        "not push them above 0.9, so an accurate capsule network lies above the line."
+        f"{evaluation.confidence_text}."
     )
+    if _activations_are_lengths(model):
+        reliability += (
+            " Capsule lengths do not sum to one over the classes, and the margin loss does not push them above 0.9, so "
+            "an accurate capsule network lies above the line."
+        )
     training = (
         "Loss, error rate and learning rate after each epoch. If the validation curve rises while the training curve "
         "falls, the network overfits."
@@ -138,6 +142,12 @@ def _sections(
         Section("reliability", "Calibration", reliability, reliability_figure(evaluation.calibration)),
         None if curves is None else Section("training", "Training curves", training, curves),
     ]
+
+
+def _activations_are_lengths(model: ImageClassifier) -> bool:
+    if not isinstance(model, CapsuleClassifier) or model.scores is not None or model.class_routing is None:
+        return False
+    return model.class_routing.activation_kind == "lengths"
 
 
 def _mistakes(evaluation: Evaluation, images: LabelledImages) -> Section | None:

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from capsella.cli import info
-from capsella.cli.main import COMMANDS, GROUPS, REPLACED
+from capsella.cli.main import COMMANDS, GROUPS
 from capsella.errors import CapsellaError, warn_once
 
 WITHOUT_TORCH = """
@@ -79,13 +79,6 @@ def test_help_of_each_command_has_at_most_fifteen_flags(cli, command):
     assert len(flags) <= 15
     if "--help-all" in answer.out:
         assert len(cli(command, "--help-all").out) > len(answer.out)
-
-
-def test_commands_of_before_name_the_new_call(cli):
-    for old, new in REPLACED.items():
-        answer = cli(old, "runs/x", "--flag")
-        assert answer.code == 1
-        assert answer.err.rstrip().endswith(f"capsella {new}")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,11 @@ def test_only_what_a_network_has_and_what_varies_is_drawn(report, cnn, plain_cap
 
 
 @pytest.mark.usefixtures("without_pictures")
+def test_only_capsule_lengths_are_explained_beside_the_calibration(report, cnn, plain_capsnet, matrix_capsnet):
+    assert ["Capsule lengths" in report(model) for model in (plain_capsnet, cnn, matrix_capsnet)] == [True, False, False]
+
+
+@pytest.mark.usefixtures("without_pictures")
 def test_warnings_come_first(report, cnn, image_set):
     activations = torch.nn.functional.one_hot(image_set.labels * 0, 3).float()
     text = html.unescape(report(cnn, Evaluation(activations, image_set.labels, image_set.classes)))

@@ -238,7 +238,6 @@ def viewpoints(budget: BudgetName) -> MatchedErrorTable:
         ),
         stand_ins={
             "smallnorb": {},
-            "smallnorb-jpeg": {"rows": tuple(row.on("smallnorb-jpeg") for row in rows)},
             "smallnorb-jpeg-poses": {"rows": tuple(with_poses), "stop_caveat": stop},
         },
     )
