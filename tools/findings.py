@@ -22,11 +22,11 @@ from tools.results import RESULTS, add, markdown_row
 PAGE = RESULTS.parent / "docs" / "papers" / "findings.md"
 COLUMNS = (
     *("finding", "experiment", "better", "worse", "paper_better", "paper_worse", "error_better", "error_worse"),
-    *("gain", "low", "high", "p", "p_objects", "detects", "images", "paper_images", "not_tested"),
+    *("gain", "low", "high", "p", "detects", "images", "paper_images", "not_tested"),
 )
 HEADS = (
-    *("comparison", "paper %", "ours %", "gain, points", "95 % interval", "p, Holm", "p, ranks of objects"),
-    *("detects", "images, ours / paper", "outcome"),
+    *("comparison", "paper %", "ours %", "gain, points", "95 % interval", "p, Holm", "detects"),
+    *("images, ours / paper", "outcome"),
 )
 LEVEL = 0.05
 IMAGES = {
@@ -81,7 +81,7 @@ def figure_lines(rows: Sequence[Mapping[str, str]]) -> list[ForestLine]:
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return the Markdown table, tested comparisons first."""
-    text = markdown_row(*HEADS) + "|---|" + "---:|" * 7 + "---|---|\n"
+    text = markdown_row(*HEADS) + "|---|" + "---:|" * 6 + "---|---|\n"
     for row in sorted(rows, key=lambda row: bool(row["not_tested"])):
         gain, low, high = (
             f"{float(row[name]):+.2f}".replace("-", "−") if row[name] else "–" for name in ("gain", "low", "high")
@@ -93,7 +93,6 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
             gain,
             f"{low} to {high}" if row["low"] else "–",
             row["holm"] or "–",
-            row["p_objects"] or "–",
             f"{float(row['detects']):.2f}" if row["detects"] else "–",
             f"{row['images']} / {row['paper_images']}",
             outcome(row),

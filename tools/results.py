@@ -53,7 +53,10 @@ FEW_IMAGES = (
     "**Few images**: the rate of these trainings has fallen to nothing, but they saw far fewer images than published "
     "ones. More would still help, and may turn a comparison."
 )
-MOST_ROWS = 24  # tables of more rows are left to their JSON
+ADJUSTED = (
+    "p is adjusted within this table; the [findings](../papers/findings.md) adjust it over all comparisons, and decide"
+)
+MOST_ROWS = 24  # tables of more rows, except those of few images, are left to their JSON
 # Heads of columns that readers of the page can do without.
 ONLY_IN_JSON = {
     *(
@@ -105,22 +108,32 @@ def _run_rows(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _section(name: str, values: Mapping[str, Any]) -> str:
-    """Return a table without the columns that only its JSON shows, and without tables of very many rows."""
+    """Return a section of the page, without the columns that only the JSON shows and without tables of many rows.
+
+    If all rows are of one data set, the heading names it.
+    """
     about = ". ".join(values["text"].split(". ")[:2]).rstrip(".")
     few = " (few images)" in str(values["tables"])
     caveat = " All of our numbers are from few images." if few else ""
-    text = f"\n## {values['title'].partition(f': {name}')[0]}\n\n{about}.{caveat} `results/tables/{name}.json`.\n"
+    is_few_images, title = name.startswith("few-images"), values["title"].partition(f": {name}")[0]
+    if is_few_images:
+        about += f". {ADJUSTED}"
+    data = {row[0] for table in values["tables"] for row in table["rows"] if table["heads"][0] == "data"}
+    if len(data) == 1:
+        title += f": {data.pop()}"
+    text = f"\n## {title}\n\n{about}.{caveat} `results/tables/{name}.json`.\n"
     for table in values["tables"]:
-        if len(table["rows"]) > MOST_ROWS:
+        text += f"\n**{table['caption']}**\n" if table["caption"] else ""
+        if len(table["rows"]) > MOST_ROWS and not is_few_images:
+            text += f"\n*{len(table['rows'])} rows: see the JSON.*\n"
             continue
         heads = table["heads"]
         shown = [at for at, head in enumerate(heads) if at < table["labels"] or head not in ONLY_IN_JSON]
         if "fastest" in heads:  # without the times of every backend
             shown = list(range(6))
-        caption = f"\n**{table['caption']}**\n" if table["caption"] else ""
         rule = "".join("---|" if at < table["labels"] else "---:|" for at in shown)
         rows = "".join(markdown_row(*(row[at].replace(" (few images)", "") for at in shown)) for row in table["rows"])
-        text += f"{caption}\n{markdown_row(*(heads[at] for at in shown))}|{rule}\n{rows}"
+        text += f"\n{markdown_row(*(heads[at] for at in shown))}|{rule}\n{rows}"
     return text
 
 
