@@ -1,7 +1,7 @@
 """A routing of your own, in 40 lines: a vote counts by its cosine with the mean vote for the same parent.
 
     capsella train demo --plugin examples/cosine_routing.py --model-kwargs routing=cosine
-    capsella papers run routings --rows cosine --plugin examples/cosine_routing.py --data smallnorb-jpeg --budget medium
+    capsella papers run routings --rows cosine --plugin examples/cosine_routing.py --data smallnorb --budget medium
 
 It is not from a paper.
 """
