@@ -2,9 +2,9 @@
 
 Efficient-CapsNet, the same network with uniform couplings, its convolutions with two heads without capsules, and a
 residual network with either of two stems learn from 5 to 100 images per class; from 300, only Efficient-CapsNet and the
-residual networks do. Every draw has its own images and initial weights; within a draw all networks see the same images,
-so draws are paired. The plan (results/plans.md, E12) preceded the first run, except for the second stem, which was
-added after the primary comparison.
+residual networks do. A second table compares with ImageNet weights, frozen and fine-tuned. Every draw has its own images
+and initial weights; within a draw all networks see the same images, so draws are paired. The plan (results/plans.md,
+E12) preceded the first run, except for the second stem, which was added after the primary comparison.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +43,8 @@ VALIDATION = 5  # validation images per class in the trainings that are reported
 SMALL_EPOCHS = 10
 POOLED = 64  # side from which the residual network of the first plan pools before its first block
 CAPSULES, RESNET, FINER_RESNET = "Efficient-CapsNet", "ResNet", "ResNet, halved once"
+FROZEN, FINE_TUNED = "frozen EfficientNet-Lite0", "fine-tuned EfficientNet-Lite0"
+ENLARGED = 2  # networks with ImageNet weights see images of this many times the side; they are worse at 64 pixels
 COLUMNS = ("draws", "rate", "error, ours %", f"{CAPSULES} gains, points", "p, Holm", "detects, points")
 
 
@@ -63,6 +65,7 @@ SOURCES = {
     )
 }
 Cell = tuple[int, str]  # images per class, and network
+Source = Callable[[int | None], LoadedSource]  # images of a number of pixels per side
 
 
 def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
@@ -70,13 +73,8 @@ def _recipes(pretrained: bool = False) -> dict[str, tuple[str, Recipe]]:
     efficient = get_recipe("images-efficient")
     ours = {CAPSULES: ("images-efficient", efficient)}
     if pretrained:
-        head = get_recipe("images-backbone-linear")
-        optimizer = replace(head.optimizer, learning_rate=head.optimizer.learning_rate / 10)
-        tuned = replace(head.with_model(fine_tune=True), optimizer=optimizer)
-        return ours | {
-            "frozen EfficientNet-Lite0": ("images-backbone-linear", head),
-            "fine-tuned EfficientNet-Lite0": ("images-backbone-linear", tuned),
-        }
+        names = {FROZEN: "images-backbone-linear", FINE_TUNED: "images-fine-tuned"}
+        return ours | {network: (name, get_recipe(name)) for network, name in names.items()}
     pooled, depthwise = (
         efficient.with_network(f"mazzia2021_{head}").with_model(halve_from=48)  # as in images-efficient
         for head in ("average_pooling", "depthwise_linear")
@@ -130,8 +128,8 @@ class FewImages(Published):
         check_seeds(seeds)
 
         @cache  # read once for all draws, which differ in how it is split, and only if something is left to train
-        def source() -> LoadedSource:
-            return load_source(SOURCES[self.source].data)
+        def source(size: int | None) -> LoadedSource:
+            return load_source(SOURCES[self.source].data.replace(size=size))
 
         rates = self._choose_rates(folder, console, source)
         results: dict[Cell, list[dict[str, Any]]] = {}
@@ -152,29 +150,36 @@ class FewImages(Published):
         kind, is_small = SOURCES[self.source], self.budget == "small"
         test, images = 20 if is_small else None, size * kind.classes
         data = kind.data.replace(per_class=size, validation_per_class=validation, test_per_class=test, split_seed=draw)
-        changes: dict[str, Any] = {
-            "data": data,
+        large = data.replace(size=ENLARGED * (data.size or 0))
+        changes: dict[str, Any] = {"balance": "none", "batch_size": 16 if images < FEW_IMAGES else 32}
+        training: dict[str, Any] = {
             "augment": kind.augment,
             "epochs": SMALL_EPOCHS if is_small else usual_epochs(30, images),
-            "batch_size": 16 if images < FEW_IMAGES else 32,
-            "balance": "none",
             "keep": "last",
         }
+
+        def changed(recipe: Recipe) -> Recipe:
+            own = {"data": large if "backbone" in recipe.model.options else data}
+            return replace(recipe, **changes, **own, **({} if _is_fitted(recipe) else training))
+
         return {
             name: Row(
                 slug=f"{size}-{name.lower().replace(',', '').replace(' ', '-')}",
                 recipe_name=recipe_name,
-                recipe=replace(recipe, **changes),
+                recipe=changed(recipe),
             )
             for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
             if (size <= LARGEST_OF_ALL or name in (CAPSULES, RESNET, FINER_RESNET))
             and (name != FINER_RESNET or (kind.data.size or 0) >= POOLED)  # smaller images are pooled by neither
         }
 
-    def _choose_rates(self, folder: Path, console: Console, source: Callable[[], LoadedSource]) -> dict[str, float]:
+    def _choose_rates(self, folder: Path, console: Console, source: Source) -> dict[str, float]:
         """Return the learning rate of each network with the lowest validation error (ties: validation loss)."""
         rates = {}
         for name, row in self.rows_of(CHOICE_IMAGES, CHOICE_VALIDATION, CHOICE_DRAW).items():
+            if _is_fitted(row.recipe):  # it has no learning rate
+                rates[name] = row.recipe.optimizer.learning_rate
+                continue
             tried = {}
             for rate in (scaled_learning_rate(row.recipe, factor) for factor in FACTORS):
                 short = with_learning_rate(replace(row, slug=f"choice-{row.slug}"), rate)
@@ -185,10 +190,14 @@ class FewImages(Published):
         return rates
 
 
-def _compute(task: Task, console: Console, source: Callable[[], LoadedSource]) -> None:
+def _is_fitted(recipe: Recipe) -> bool:
+    return recipe.optimizer.method == "logistic_regression"
+
+
+def _compute(task: Task, console: Console, source: Source) -> None:
     if not task.is_finished:
         console.print(task.label, markup=False)
-        task.run(console, source().split(task.recipe.data))
+        task.run(console, source(task.recipe.data.size).split(task.recipe.data))
         task.files.checkpoint.unlink(missing_ok=True)
 
 

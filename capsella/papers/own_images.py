@@ -174,6 +174,7 @@ def images_fine_tuned() -> Recipe:
         model=ModelOptions("backbone_linear", {"backbone": PRETRAINED, "fine_tune": True}),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=3e-4, schedule="cosine", warmup_steps=50),
+        channels_last=True,
     )
 
 

@@ -53,6 +53,22 @@ def test_the_second_resnet_is_trained_where_it_differs():
     assert tuple(FewImages(budget="medium").on("digits").rows_of(300, 5, 0)) == names[:2]
 
 
+def test_imagenet_weights_see_larger_images_and_a_logistic_regression_is_fitted_once(tmp_path, monkeypatch):
+    every, names = few_images._recipes(pretrained=True), (few_images.CAPSULES, few_images.FROZEN)
+    rows = FewImages(budget="medium", pretrained=True).rows_of(20, 5, 0)
+    assert [row.recipe.data.size for row in rows.values()] == [64, 128, 128]
+    assert [row.recipe.epochs for row in rows.values()] == [100, 1, 100]
+    assert not rows[few_images.FROZEN].recipe.augment.flip
+    monkeypatch.setattr(few_images, "_recipes", lambda pretrained: {name: every[name] for name in names})
+    monkeypatch.setattr(few_images, "SMALL_EPOCHS", 1)
+    monkeypatch.setattr(few_images, "FACTORS", (1.0,))
+    monkeypatch.setattr(few_images, "CHOICE_IMAGES", 2)
+    monkeypatch.setattr(few_images, "CHOICE_VALIDATION", 2)
+    values = FewImages(budget="small", pretrained=True).on("digits").run(tmp_path, (0,), "c", QUIET)
+    assert [row["label"][1] for row in values["rows"]] == list(names)
+    assert values["rows"][1]["error_percent"][0] < 60  # 90 by chance
+
+
 def test_viewpoint_curves_of_the_same_objects(tmp_path, monkeypatch):
     render = toys.render_toys
     monkeypatch.setattr(toys, "render_toys", lambda instances, *views: render(instances[:2], *views, size=32))
