@@ -159,8 +159,12 @@ class FewImages(Published):
         }
 
         def changed(recipe: Recipe) -> Recipe:
-            own = {"data": large if "backbone" in recipe.model.options else data}
-            return replace(recipe, **changes, **own, **({} if _is_fitted(recipe) else training))
+            if _is_fitted(recipe):
+                return replace(recipe, data=large, **changes)
+            if "backbone" in recipe.model.options:
+                augment = replace(kind.augment, shift=ENLARGED * kind.augment.shift)
+                return replace(recipe, data=large, **changes, **training | {"augment": augment})
+            return replace(recipe, data=data, **changes, **training)
 
         return {
             name: Row(
@@ -169,7 +173,7 @@ class FewImages(Published):
                 recipe=changed(recipe),
             )
             for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
-            if (size <= LARGEST_OF_ALL or name in (CAPSULES, RESNET, FINER_RESNET))
+            if (size <= LARGEST_OF_ALL or (name in (CAPSULES, RESNET, FINER_RESNET) and not self.pretrained))
             and (name != FINER_RESNET or (kind.data.size or 0) >= POOLED)  # smaller images are pooled by neither
         }
 
