@@ -16,6 +16,7 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.evaluation import holm_adjusted
 from capsella.files import read_json, write_text
+from capsella.papers.few_images import SOURCES
 from capsella.report.figures import ForestLine, forest_figure, write_png
 from tools.results import RESULTS, add, markdown_row
 
@@ -29,15 +30,6 @@ HEADS = (
     *("images, ours / paper", "outcome"),
 )
 LEVEL = 0.05
-IMAGES = {
-    5: 4_000,
-    10: 8_000,
-    20: 16_000,
-    50: 40_000,
-    100: 45_600,
-    300: 48_000,
-}  # seen in a training of few-images, by its size
-
 DOMAIN_IMAGES = "90,000"  # seen in a training of `capsella compare` with several domains, by its recipes for cells
 
 Row = dict[str, str]
@@ -146,9 +138,10 @@ def comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
             if row["gain"] is not None:
                 size, network = row["label"]
                 first = next(other for other in rows if other["label"] == [size, "Efficient-CapsNet"])
-                data = row["runs"][0]["data"]
+                data, epochs = row["runs"][0]["data"], first["runs"][0]["recipe"]["epochs"]
+                seen = f"{epochs * size * SOURCES[data].classes:,}"
                 name = f"{data}, {size} images per class: Efficient-CapsNet over {network}"
-                yield _row(name, "few-images", first, row, row["gain"], f"{IMAGES[size]:,}", "error_percent")
+                yield _row(name, "few-images", first, row, row["gain"], seen, "error_percent")
     if own == ["viewpoints by", "network"]:
         for row in rows:
             if (gain := row["gain_at_equal_familiar_error"]) is not None:

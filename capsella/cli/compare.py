@@ -1,9 +1,9 @@
 """`capsella compare`."""
 
-from dataclasses import Field, dataclass, fields, replace
-from typing import Annotated, Any
+from dataclasses import dataclass, fields, replace
+from typing import Annotated
 
-from capsella.cli.flags import Group, parse, positional
+from capsella.cli.flags import Group, check_default, parse, positional
 from capsella.cli.screen import console, show
 from capsella.errors import check_argument
 from capsella.experiments.compare.options import CommonComparisonOptions, ComparisonOptions
@@ -53,9 +53,7 @@ def run(arguments: list[str]) -> None:
     if len(command.images) > 1:
         _compare_domains(command)
         return
-    for field in fields(command):
-        if field.name in FOR_DOMAINS:
-            _check_default(command, field, "a single folder")
+    check_default(command, FOR_DOMAINS, "be left out for a single folder")
 
     from capsella.experiments.compare import compare, make_plan, write_report
     from capsella.experiments.compare.results import check_shortcuts
@@ -71,20 +69,14 @@ def run(arguments: list[str]) -> None:
         print(f"Report: {report}")
 
 
-def _check_default(options: object, field: Field[Any], what: str) -> None:
-    value = getattr(options, field.name)
-    check_argument(value == field.default, f"be left out for {what}", **{field.name: value})
-
-
 def _compare_domains(command: Compare) -> None:
     """Train what is missing, test, and print the table."""
     from capsella.experiments.compare import DomainOptions, compare_domains
     from capsella.experiments.compare.domains import domain_gains, domain_table
 
     options = command.options
-    for field in fields(options):
-        if field.name not in FOR_BOTH:
-            _check_default(options, field, "several domains")
+    others = {field.name for field in fields(options)} - {*FOR_BOTH}
+    check_default(options, others, "be left out for several domains")
     given = {name: value for name in FOR_BOTH if (value := getattr(options, name)) is not None}
     settings = DomainOptions(command.images, **{name: getattr(command, name) for name in FOR_DOMAINS}, **given)
     with ray_session(command.cluster):

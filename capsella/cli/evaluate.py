@@ -1,10 +1,10 @@
 """`capsella evaluate`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from capsella.cli.flags import Group, parse, positional
+from capsella.cli.flags import Group, check_default, parse, positional
 from capsella.cli.screen import note, show
 from capsella.errors import check_argument
 from capsella.report.options import CommonEvaluateOptions, EvaluateOptions
@@ -49,6 +49,13 @@ class Evaluate(EvaluateCommon):
         check_argument(bool(self.runs), "name a RUN", runs=self.runs)
         check_argument(not (self.robustness and self.attack), "come without --robustness", attack=self.attack)
         check_argument(several or len(self.runs) < 2, "be one without --robustness or --attack", runs=len(self.runs))
+        unused = [*(() if self.attack else ("epsilons", "steps", "restarts"))]
+        unused += [*(() if self.robustness else ("perturbations",)), *(() if several else ("seed",))]
+        check_default(self, unused, "come with --attack or --robustness, as --help-all says")
+        if several:
+            used = {"per_class", "batch_size", *(("ood_false_positive_rate",) if self.attack else ())}
+            others = {field.name for field in fields(self.test)} - used
+            check_default(self.test, others, f"be left out with {'--attack' if self.attack else '--robustness'}")
 
 
 def run(arguments: list[str]) -> None:
@@ -70,6 +77,8 @@ def run(arguments: list[str]) -> None:
         show(study_robustness(options.runs, options.perturbations, per_class=per_class, **how))
     elif options.attack:
         asked: dict[str, Any] = {} if options.epsilons is None else {"epsilons": options.epsilons}
+        if test.batch_size != EvaluateOptions().batch_size:  # otherwise the smaller default of attacks
+            asked["batch_size"] = test.batch_size
         attacks = AttackOptions(steps=options.steps, restarts=options.restarts, seed=options.seed, **asked)
         per_class = 20 if test.per_class is None else per_class
         rate = test.ood_false_positive_rate

@@ -2,12 +2,13 @@
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
+from capsella.errors import check_argument
 from capsella.training.config import ComputeOptions
 from capsella.training.registry import field_texts, recipe_fields
 
@@ -40,6 +41,18 @@ def parse(command: type[T], arguments: Sequence[str], name: str) -> T:
         tyro.cli(common, args=["--help"], prog=prog, description=description)
     words = ["--help" if word == "--help-all" else word for word in words]
     return tyro.cli(command, args=words, prog=prog, description=description)
+
+
+def check_default(options: Any, names: Collection[str], rule: str) -> None:
+    """Check that these fields have their defaults, because others were given with which they do not go together.
+
+    Raises:
+        ArgumentError: one of them was given; `rule` completes "must …".
+    """
+    for field in dataclasses.fields(options):
+        if field.name in names:
+            value = getattr(options, field.name)
+            check_argument(value == field.default, rule, **{field.name: value})
 
 
 @cache

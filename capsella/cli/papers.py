@@ -11,6 +11,8 @@ from capsella.errors import CapsellaError, check_argument, check_minimum, unknow
 from capsella.plugins import load_plugin
 from capsella.ray_cluster import ClusterOptions, ray_session
 
+ALONE = ("few-images", "few-images-pretrained", "viewpoint-curves")  # tables that are trained on this machine only
+
 
 @dataclass(frozen=True, kw_only=True)
 class Papers:
@@ -49,7 +51,13 @@ class Papers:
     def __post_init__(self) -> None:
         check_minimum(1, seeds=self.seeds)
         check_argument(self.name is not None or self.action != "run", "be given (capsella papers list)", name=self.name)
-        check_argument(self.data is None or self.action == "run", "come with run", data=self.data)
+        is_table = self.action == "run" and self.name != "findings"  # otherwise many tables, or none
+        check_argument(is_table or self.data is None, "come with run and a table", data=self.data)
+        check_argument(is_table or not self.rows, "come with run and a table", rows=self.rows)
+        check_argument(not is_table or not self.dry_run, "come with reproduce", dry_run=self.dry_run)
+        check_argument(not is_table or not self.stand_ins, "come with reproduce", stand_ins=self.stand_ins)
+        is_alone = self.action == "run" and self.name in ALONE
+        check_argument(self.cluster.on is None or not is_alone, f"be left out for {self.name}", on=self.cluster.on)
         check_argument(self.cluster.on is None or self.plugin is None, "come without --on", plugin=self.plugin)
 
 

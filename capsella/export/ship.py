@@ -155,13 +155,15 @@ def export_model(
         facts: more entries for the description.
 
     Raises:
-        ArgumentError: a precision that the format lacks; `folder` holds a run.
+        ArgumentError: a precision that the format lacks; `folder` has other files.
         CapsellaError: the check fails; an extra is not installed.
     """
     is_possible = format == "onnx" or precision == "float32"
     check_argument(is_possible, "be 'float32' for the format 'pt2'", precision=precision)
     folder = Path(folder)
-    check_argument(not (folder / "config.json").exists(), "be a folder of its own, without a run", out=str(folder))
+    is_export = (folder / "model.json").exists() and not (folder / "config.json").exists()  # a run has both
+    is_free = not folder.exists() or not any(folder.iterdir())
+    check_argument(is_free or is_export, "be a new folder, or that of an earlier export", out=str(folder))
     outputs = fitted_outputs(model)
     if precision == "int8":  # the detector's matrices would be quantised, too
         outputs = tuple(name for name in outputs if name != "ood_score")

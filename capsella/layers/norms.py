@@ -64,9 +64,9 @@ class NormaliseTypes(nn.BatchNorm1d):
 
     def _keep(self, x: Tensor) -> None:
         mean, variance, batches = self.running_mean, self.running_var, self.num_batches_tracked
-        assert mean is not None and variance is not None and batches is not None and self.momentum is not None  # noqa: PT018
+        assert mean is not None and variance is not None and batches is not None  # noqa: PT018
         batches += 1
-        share = (1 / batches.to(x)).clamp(min=self.momentum)
+        share = (1 / batches.to(x)).clamp(min=self.momentum or 0)  # None is the mean of all batches, as in PyTorch
         new_variance, new_mean = torch.var_mean(x, (0, 2))
         mean.lerp_(new_mean.to(mean), share.to(mean))
         variance.lerp_(new_variance.to(variance), share.to(variance))

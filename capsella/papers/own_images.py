@@ -21,7 +21,8 @@ from capsella.training.registry import get_recipe, list_recipes, register_recipe
 
 UNNAMED = Path("images")  # placeholder folder of these recipes
 FOLDER = FolderData(UNNAMED, size=32)
-# The recipe with which `capsella compare` trains each network; any other network uses images-capsnet.
+# The recipe with which `capsella compare` trains each network. Other CNNs are trained as images-resnet, other capsules
+# as images-capsnet.
 RECIPE_OF = {
     "sabour2017_capsnet": "images-capsnet",
     "sabour2017_cnn": "images-cnn",
@@ -29,6 +30,8 @@ RECIPE_OF = {
     "hinton2018_matrix_capsnet_small": "images-matrix-capsnet",
     "hinton2018_cnn": "hinton2018-smallnorb-cnn",
     "mazzia2021_efficient_capsnet": "images-efficient",
+    "mazzia2021_average_pooling": "images-efficient",
+    "mazzia2021_depthwise_linear": "images-efficient",
     "he2016_resnet10": "images-resnet",
     "backbone_capsules": "images-backbone-capsules",
     "backbone_linear": "images-backbone-linear",
@@ -285,10 +288,12 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
     Raises:
         ValueError: no network has the name.
     """
-    name = RECIPE_OF.get(network, "images-capsnet")
+    has_capsules = "routing" in ModelOptions(network).complete().options
+    name = RECIPE_OF.get(network, "images-capsnet" if has_capsules else "images-resnet")
     recipe = get_recipe(name)
     if recipe.model.name != network:
-        recipe = recipe.with_network(network)
+        stem = {option: value for option, value in recipe.model.options.items() if option == "halve_from"}
+        recipe = recipe.with_network(network).with_model(**stem)
     unchanged = {option: value for option, value in UNCHANGED.items() if option in recipe.model.options}
     return name, replace(_over_the_whole_training(recipe.with_model(**unchanged)), balance="auto")
 

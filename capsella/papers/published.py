@@ -7,7 +7,7 @@ from capsella.data import source_names
 from capsella.errors import ArgumentError, unknown_name
 from capsella.papers import hahn2019, heinsen2019, ribeiro2020, tsai2020, zhao2021
 from capsella.papers.budget import BudgetName
-from capsella.papers.few_images import FewImages
+from capsella.papers.few_images import FewImages, pretrained_table
 from capsella.papers.forslov2018 import figures as forslov2018_figures
 from capsella.papers.forslov2018 import tables as forslov2018
 from capsella.papers.hinton2018 import tables as hinton2018
@@ -40,7 +40,7 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
 OWN_TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "routings": lambda budget: RoutingBenchmark(budget=budget),
     "few-images": lambda budget: FewImages(budget=budget),
-    "few-images-pretrained": lambda budget: FewImages(budget=budget, pretrained=True),
+    "few-images-pretrained": pretrained_table,
     "viewpoint-curves": lambda budget: ViewpointCurves(budget=budget),
     "sabour2017-rates": sabour2017.rates,
     "sabour2017-decoder": sabour2017.decoder_weights,

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from capsella.data import DataOptions, Splits, load_data, load_once
 from capsella.errors import ArgumentError
-from capsella.evaluation import Interval, evaluate, over_seeds
+from capsella.evaluation import Interval, VarianceComponent, evaluate, over_seeds
 from capsella.experiments import CorrectnessTable, Row, check_seeds, evaluate_run, reevaluate
 from capsella.papers.budget import Budget, BudgetName, Budgets
 from capsella.papers.routing_benchmark.datasets import CNNS, BenchmarkDataset, rows_on
@@ -168,11 +168,12 @@ def _gains(first: Sequence[_Curve], second: Sequence[_Curve]) -> tuple[Interval,
     tables = [CorrectnessTable.from_tests([curve.novel for curve in curves]) for curves in (first, second)]
     plain = tables[0].difference_from(tables[1])
     adjusted = adjusted_means([[curve.points for curve in curves] for curves in (first, second)])
-    gain = (adjusted[1].mean() - adjusted[0].mean()) / 100
-    seed_error = float(sum(values.var(ddof=1) / len(values) for values in adjusted) ** 0.5) / 100
-    interval = replace(plain, estimate=gain, seed_error=seed_error)
-    half = (plain.high - plain.low) / 2 * interval.standard_error / plain.standard_error
-    return plain, replace(interval, low=gain - half, high=gain + half)
+    gain = float(adjusted[1].mean() - adjusted[0].mean()) / 100
+    seeds = sum(len(values) - 1 for values in adjusted)
+    variance = sum((len(values) - 1) * float(values.var(ddof=1)) for values in adjusted) / seeds / 100**2
+    joined = tables[0].difference_from(tables[1], seed_variance=VarianceComponent(variance, seeds))
+    shift = gain - joined.estimate
+    return plain, replace(joined, estimate=gain, low=joined.low + shift, high=joined.high + shift)
 
 
 def adjusted_means(

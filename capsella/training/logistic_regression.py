@@ -17,7 +17,7 @@ from capsella.models.inference import inference
 from capsella.training.balance import draw_weights
 from capsella.training.config import Balance
 
-INVERSE_STRENGTHS = tuple(10.0**power for power in range(-5, 1))  # scikit-learn's C
+INVERSE_STRENGTHS = tuple(10.0**power for power in range(-5, 4))  # scikit-learn's C
 DEFAULT_C = 1e-2  # where no image can be held out
 CV_FOLDS, MOST_CV_IMAGES, ITERATIONS = 4, 4_000, 300
 FLOOR = 1e-12  # the smallest probability in a log loss
@@ -51,7 +51,8 @@ def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance,
         is_frozen, "be adam or sgd unless the network is a linear layer on a frozen backbone", method=model.name
     )
     norm, linear = cast(nn.BatchNorm2d, layers[1]), cast(nn.Linear, layers[-1])
-    features, labels = _features(model, images, batch_size), images.labels.numpy()
+    features, variance_of_maps = _features(model, images, batch_size)
+    labels = images.labels.numpy()
     weights = np.ones(len(images)) if balance == "none" else draw_weights(images).numpy()
     mean, variance = features.mean(0), features.var(0)
     scaled = (features - mean) / np.sqrt(variance + norm.eps)
@@ -67,8 +68,8 @@ def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance,
     with torch.no_grad():
         for tensor, values in (
             (norm.running_mean, mean),
-            (norm.running_var, variance),
-            (norm.weight, np.ones_like(mean)),
+            (norm.running_var, variance_of_maps),  # as adaptation would measure it, so that it can replace it
+            (norm.weight, np.sqrt((variance_of_maps + norm.eps) / (variance + norm.eps))),
             (norm.bias, np.zeros_like(mean)),
             (linear.weight, coefficients),
             (linear.bias, intercepts),
@@ -79,12 +80,20 @@ def fit_head(model: ImageClassifier, training: LabelledImages, balance: Balance,
     return HeadFit(c, float(-np.log(np.maximum(true, FLOOR)).mean()), errors)
 
 
-def _features(model: ImageClassifier, images: ImageSet, batch_size: int) -> Float[np.ndarray, "n width"]:
-    """Return the backbone's features of each image, averaged over positions."""
+def _features(
+    model: ImageClassifier, images: ImageSet, batch_size: int
+) -> tuple[Float[np.ndarray, "n width"], Float[np.ndarray, " width"]]:
+    """Return the backbone's features, averaged over positions, and their variance over images and positions."""
     backbone = cast(nn.Sequential, model.network)[0]
+    means, squares = [], []
     with inference(model) as device:
-        parts = batches(images, batch_size, device=device)
-        return torch.cat([backbone(part.images).float().mean((2, 3)).cpu() for part in parts]).clone().numpy()
+        for part in batches(images, batch_size, device=device):
+            maps = backbone(part.images).float()
+            means.append(maps.mean((2, 3)).cpu())
+            squares.append(maps.square().mean((2, 3)).cpu())
+    features = torch.cat(means).clone().numpy()
+    mean_square = torch.cat(squares).double().mean(0).numpy()
+    return features, np.maximum(mean_square - features.mean(0, dtype=np.float64) ** 2, 0).astype(features.dtype)
 
 
 def _choose_c(

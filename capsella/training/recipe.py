@@ -94,6 +94,8 @@ class Recipe:
                 from capsella.routing.base import check_saved
 
                 check_saved(option)  # type: ignore[arg-type]
+        if self.optimizer.method == "logistic_regression":
+            check_argument(self.epochs == 1, "be 1 for a logistic regression, which is fitted once", epochs=self.epochs)
         if self.keep == "last":
             check_argument(self.patience is None, "be None if the last epoch is kept", patience=self.patience)
         if self.data.is_paired:

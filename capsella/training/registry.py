@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import docstring_parser
 
-from capsella.data.options import KINDS
+from capsella.data.options import KINDS, FolderData
 from capsella.errors import check_argument, unknown_name
 from capsella.losses import LossOptions
 from capsella.training.config import AugmentOptions, OptimizerOptions
@@ -198,8 +198,13 @@ def _literal(text: str) -> Any:
         return text
 
 
+FITTED = ("data.size", "data.channels", "augment.shift", "epochs", "batch_size")  # `capsella train` fits to a folder
+
+
 def train_command(name: str, recipe: Recipe) -> str:
     """Return the command that trains `recipe`: its registered name, and a flag for each field that differs from it.
+
+    Fields that training on a folder fits to its images are always given.
 
     For an unregistered recipe, made in Python or read from a file, the command reads the run's config.json.
     """
@@ -219,7 +224,8 @@ def train_command(name: str, recipe: Recipe) -> str:
     if routing != before.get("model.routing"):
         before = flatten(with_fields(registered, {**changed, "model_kwargs": (f"routing={routing}",)}).complete())
         before["model.routing"] = None
-    differing = {path: value for path, value in after.items() if before.get(path, ...) != value}
+    fitted = FITTED if isinstance(registered.data, FolderData) else ()
+    differing = {path: value for path, value in after.items() if before.get(path, ...) != value or path in fitted}
     if options := [f"{path.removeprefix('model.')}={value}" for path, value in differing.items() if "model." in path]:
         words += ["--model-kwargs", *options]
     for path, value in differing.items():

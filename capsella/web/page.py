@@ -125,7 +125,7 @@ def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict
     """Add the arrays and return the facts with which a page calibrates and OOD-checks a reader's own image.
 
     The OOD scores from the last feature maps and from the image turned upside down are left out: the page does not have
-    these maps, and encodes an image only once.
+    these maps, and encodes an image only once. The threshold is that of all scores, so fewer images are flagged.
 
     Returns:
         None for a model without calibration. "threshold" is None without a detector.
@@ -139,7 +139,9 @@ def add_certainty(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> dict
         return facts
     facts["threshold"] = detector.threshold(FALSE_POSITIVE_RATE)
     facts["kindThreshold"], facts["answers"] = detector.kind_threshold(FALSE_POSITIVE_RATE), [LABORATORY, KIND]
-    for name in sorted(set(detector.scores) & {"low_level", "poses", "reconstruction"}):
+    names = sorted(set(detector.scores) & {"low_level", "poses", "reconstruction"})
+    facts["fewer"] = len(names) < len(detector.scores)
+    for name in names:
         facts["reasons"][name] = REASONS[name]
         arrays.add(f"{prefix}/validation_{name}", "f4", detector.distributions[name].numpy())
         if name in detector.gaussians:

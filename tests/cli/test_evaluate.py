@@ -57,6 +57,10 @@ def test_out_of_distribution_images(cli, copied):
         (("--group", "(a)"), "group"),
         (("--range", 0, 9), "range"),
         (("--robustness", "--attack"), "attack"),
+        (("--robustness", "--data", "digits"), "data"),
+        (("--attack", "--selective"), "selective"),
+        (("--epsilons", 0.1), "epsilons"),
+        (("--attack", "--perturbations", "noise"), "perturbations"),
         (("--batch-size", 0), "batch_size"),
     ],
 )

@@ -13,6 +13,7 @@ from capsella.errors import CapsellaWarning
 from capsella.evaluation import evaluate
 from capsella.models import create_model
 from capsella.training import load_run, train
+from capsella.training.adapt import update_batch_norms
 from capsella.training.logistic_regression import DEFAULT_C, fit_head
 from capsella.training.registry import get_recipe
 
@@ -46,6 +47,16 @@ def test_the_network_predicts_as_the_regression(backbone, counts):
     assert -float(true.log().mean()) == pytest.approx(fit.loss, abs=1e-4)
     assert evaluate(model, coloured(counts, seed=1)).error < 20
     assert all(torch.equal(value, before[name]) for name, value in model.network[0].state_dict().items())
+
+
+def test_adaptation_to_the_training_images_changes_nothing(backbone):
+    """Batch norms can be measured again: the head's has the variance over positions, not that of pooled features."""
+    images = coloured((30, 20, 10))
+    model = create_model("backbone_linear", backbone=backbone, image_size=20, channels=3, classes=images.classes)
+    fit_head(model, images, "none", 8)
+    before = evaluate(model.eval(), images).activations
+    update_batch_norms(model, images)
+    torch.testing.assert_close(evaluate(model, images).activations, before, atol=1e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -33,6 +33,18 @@ def test_no_recipe_of_own_images_changes_pictures():
     assert all(get_recipe(name) for name in RECIPE_OF.values())
 
 
+def test_other_cnns_are_trained_as_the_residual_network_and_other_heads_as_the_capsules():
+    for network, like in (
+        ("hahn2019_convnet_cnn", "images-resnet"),
+        ("mazzia2021_average_pooling", "images-efficient"),
+    ):
+        name, recipe = recipe_for(network)
+        assert (name, recipe.model.name) == (like, network)
+        assert recipe.optimizer == get_recipe(like).optimizer
+        assert recipe.loss.name == "cross_entropy"
+    assert recipe_for("mazzia2021_average_pooling")[1].model.options["halve_from"] == 48
+
+
 def test_the_size_is_the_largest_that_the_images_have_and_the_recipe_takes():
     assert [of("images-efficient", side=side).data.size for side in (20, 47, 50, 64, 500)] == [32, 32, 48, 64, 64]
     assert [of("images-efficient", side=side).augment.shift for side in (28, 48, 64, 500)] == [2, 3, 4, 4]

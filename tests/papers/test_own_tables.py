@@ -9,7 +9,7 @@ from capsella.data.sources import toys
 from capsella.experiments import fit
 from capsella.papers import few_images, viewpoint_curves
 from capsella.papers.budget import Budget
-from capsella.papers.few_images import FewImages
+from capsella.papers.few_images import FewImages, pretrained_table
 from capsella.papers.sabour2017 import tables as sabour2017
 from capsella.papers.table_types import ErrorRow, Sweep
 from capsella.papers.viewpoint_curves import ViewpointCurves, adjusted_means
@@ -55,16 +55,17 @@ def test_the_second_resnet_is_trained_where_it_differs():
 
 def test_imagenet_weights_see_larger_images_and_a_logistic_regression_is_fitted_once(tmp_path, monkeypatch):
     every, names = few_images._recipes(pretrained=True), (few_images.CAPSULES, few_images.FROZEN)
-    rows = FewImages(budget="medium", pretrained=True).rows_of(20, 5, 0)
+    rows = pretrained_table("medium").rows_of(20, 5, 0)
     assert [row.recipe.data.size for row in rows.values()] == [64, 128, 128]
     assert [row.recipe.epochs for row in rows.values()] == [100, 1, 100]
-    assert not rows[few_images.FROZEN].recipe.augment.flip
+    assert [row.recipe.augment.shift for row in rows.values()] == [4, 0, 8]
+    assert not pretrained_table("medium").rows_of(300, 5, 0)
     monkeypatch.setattr(few_images, "_recipes", lambda pretrained: {name: every[name] for name in names})
     monkeypatch.setattr(few_images, "SMALL_EPOCHS", 1)
     monkeypatch.setattr(few_images, "FACTORS", (1.0,))
     monkeypatch.setattr(few_images, "CHOICE_IMAGES", 2)
     monkeypatch.setattr(few_images, "CHOICE_VALIDATION", 2)
-    values = FewImages(budget="small", pretrained=True).on("digits").run(tmp_path, (0,), "c", QUIET)
+    values = pretrained_table("small").on("digits").run(tmp_path, (0,), "c", QUIET)
     assert [row["label"][1] for row in values["rows"]] == list(names)
     assert values["rows"][1]["error_percent"][0] < 60  # 90 by chance
 

@@ -6,7 +6,7 @@ import json
 from tools import findings
 
 GAIN = {"estimate": 0.02, "low": 0.01, "high": 0.03, "p": 0.001, "detectable": 0.015}
-RUN = {"data": "cells"}
+RUN = {"recipe": {"epochs": 100}, "data": "pbc"}
 
 
 def row(name, p, not_tested=""):
@@ -60,5 +60,5 @@ def test_findings_from_runs_to_the_page(tmp_path):
     text = page.read_text()
     assert text.startswith("before\n<!-- findings -->\n| comparison |")
     assert text.endswith("<!-- end -->\nafter\n")
-    assert text.index("cells, 5 images per class") < text.index("untested")
+    assert text.index("pbc, 5 images per class") < text.index("untested")
     assert (results / "figures" / "findings.png").stat().st_size > 1000

@@ -34,7 +34,6 @@ from capsella.experiments import (
     reevaluate,
 )
 from capsella.files import write_json
-from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.papers.table_types import with_test
 from capsella.training import ComputeOptions, Recipe
@@ -48,8 +47,8 @@ class DomainOptions:
     domains: two or more folders, .npz files or named sources. recipes: what to train, for your own images. seeds:
     number of seeds. train_on: "others" trains on all domains except one and tests on that, "one" trains on each alone
     and tests on every other, and the name of a domain trains on that alone; default: others for three or more.
-    epochs: epochs of 1,503 images each, whatever the domains have; default: the recipe's. The other fields are those
-    of `DomainData`.
+    epochs: epochs of 1,503 images each, whatever the domains have; default: the recipe's; a logistic regression has
+    one. size: pixels per side; default: the recipe's. The other fields are those of `DomainData`.
 
     Raises:
         ArgumentError: a field is outside its range.
@@ -60,7 +59,7 @@ class DomainOptions:
     seeds: int = 3
     train_on: str | None = None
     epochs: int | None = None
-    size: int = 64
+    size: int | None = None
     channels: Literal[1, 3] = 3
     classes: tuple[str, ...] = ()
     group: str | None = None
@@ -76,11 +75,15 @@ class DomainOptions:
         check_argument(is_known, rule, train_on=self.train_on)
         check_minimum(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
 
-    @property
-    def data(self) -> DomainData:
-        """Options for reading the images."""
+    def data(self, recipe: Recipe) -> DomainData:
+        """Return the options for reading the images of all domains for a recipe."""
         return DomainData(
-            self.domains, size=self.size, channels=self.channels, group=self.group, skip_broken=self.skip_broken
+            self.domains,
+            size=self.size or recipe.data.size,
+            channels=self.channels,
+            cells=recipe.data.cells,
+            group=self.group,
+            skip_broken=self.skip_broken,
         )
 
     @property
@@ -116,10 +119,10 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
         CapsellaError: the domains have fewer than two common classes, cannot be read, have changed since a run, or
             contain `out`; or as for `train`.
     """
-    options.data.check_outside(options.out)
-    crops = {name: _recipe(name).data.cells for name in options.recipes}
-    by_crop = {cells: _read_domains(options, cells) for cells in dict.fromkeys(crops.values())}
-    domains = next(iter(by_crop.values()))
+    data = {name: options.data(_recipe(name)) for name in options.recipes}
+    data[options.recipes[0]].check_outside(options.out)
+    read = {each: _read_domains(each, options.classes) for each in dict.fromkeys(data.values())}
+    domains = read[data[options.recipes[0]]]
     classes = next(iter(domains.values())).images.classes
     _print_domains(domains, console)
     plan = [(name, trained_on) for trained_on in options.trainings for name in options.recipes]
@@ -135,12 +138,12 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
         check_images_unchanged(tasks)
         own = CorrectnessTable.from_tests([run["test"] for run in trained[row.slug]])
         for domain in [domain for domain in options.domains if domain not in trained_on]:
-            images = by_crop[crops[name]][domain].images
+            images = read[data[name]][domain].images
             table = _test_on(images, f"on-{options.slug(domain)}", [task.folder for task in tasks])
             of_first = first.setdefault((trained_on, domain), table)
             accuracy = accuracy_interval(*table)
             # Recipes that crop differently may have left out different images.
-            is_paired = of_first is not table and crops[name] == crops[options.recipes[0]]
+            is_paired = of_first is not table and data[name].cells == data[options.recipes[0]].cells
             results.append(
                 {
                     "recipe": name,
@@ -159,11 +162,11 @@ def compare_domains(options: DomainOptions, console: Console) -> list[dict[str, 
     return results
 
 
-def _read_domains(options: DomainOptions, cells: Cells) -> dict[str, Domain]:
-    """Read every domain, with the same classes."""
-    domains = {domain: read_domain(domain, replace(options.data, cells=cells)) for domain in options.domains}
+def _read_domains(data: DomainData, classes: tuple[str, ...]) -> dict[str, Domain]:
+    """Read every domain, with these classes; without any, with those that all have."""
+    domains = {domain: read_domain(domain, data) for domain in data.domains}
     sets = [domain.images for domain in domains.values()]
-    classes = options.classes or common_classes(sets, options.domains)
+    classes = classes or common_classes(sets, data.domains)
     chosen = {name: domain.of_classes(classes) for name, domain in domains.items()}
     for label in classes:
         if not any(domain.images.counts()[label] for domain in chosen.values()):
@@ -190,11 +193,22 @@ def _recipe(name: str) -> Recipe:
     return recipe
 
 
+def _scaled_shift(recipe: Recipe, size: int | None) -> int:
+    """Return the recipe's random shift in pixels, as the same fraction of the side."""
+    usual = recipe.data.size
+    return recipe.augment.shift if size is None or usual is None else round(recipe.augment.shift * size / usual)
+
+
 def _row(options: DomainOptions, name: str, trained_on: tuple[str, ...], classes: tuple[str, ...]) -> Row:
     default = _recipe(name)
-    data = replace(options.data, cells=default.data.cells, domains=trained_on, classes=classes)
-    epochs = options.epochs or default.epochs
-    recipe: Recipe = replace(default, data=data, balance="sampling", epochs=epochs, epoch_images=CHOSEN_ON)
+    recipe: Recipe = replace(
+        default,
+        data=replace(options.data(default), domains=trained_on, classes=classes),
+        augment=replace(default.augment, shift=_scaled_shift(default, options.size)),
+        balance="sampling",
+    )
+    if default.optimizer.method != "logistic_regression":
+        recipe = replace(recipe, epochs=options.epochs or default.epochs, epoch_images=CHOSEN_ON)
     where = "+".join(map(options.slug, trained_on))
     return Row(slug=f"{name}-{where}", recipe_name=name, recipe=recipe, cost=name)
 

@@ -35,7 +35,10 @@ export function makeNetwork(run, start) {
     if (run.certainty) {
       facts.probability = probabilityOf(activations, predicted, run.certainty);
       const pose = poses.slice(predicted * d, (predicted + 1) * d);
-      if (run.certainty.threshold !== null) facts.unlike = unlike(run, { pixels: inUnits(values), pose, drawing, predicted });
+      if (run.certainty.threshold !== null) {
+        facts.unlike = unlike(run, { pixels: inUnits(values), pose, drawing, predicted });
+        facts.fewer = run.certainty.fewer;
+      }
     }
     return { facts, grids };
   }

@@ -53,10 +53,10 @@ export function aboutImage(run, facts, activations) {
   return `${is}${verdict}: ${whose} ${sure} of 1.`;
 }
 
-/** Sentences on the calibrated probability and the OOD check. */
-export function aboutCertainty({ probability, unlike }) {
+/** Sentences on the calibrated probability and the OOD check. `fewer`: the check lacks scores that `predict` has. */
+export function aboutCertainty({ probability, unlike, fewer }) {
   const sure = probability === undefined ? "" : `Calibrated probability ${plain(probability)}. `;
-  const distribution = unlike === undefined ? "" : unlike ? `Out of distribution: ${unlike}. Do not trust the answer.` : "In distribution: like the training images.";
+  const distribution = unlike === undefined ? "" : unlike ? `Out of distribution: ${unlike}. Do not trust the answer.` : fewer ? "Not flagged as out of distribution; `capsella predict` checks more." : "In distribution: like the training images.";
   return `${sure}${distribution}`.trim();
 }
 

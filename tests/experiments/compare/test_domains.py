@@ -12,7 +12,7 @@ from rich.console import Console
 
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.experiments.compare import DomainOptions, compare_domains
-from capsella.experiments.compare.domains import domain_gains
+from capsella.experiments.compare.domains import _row, domain_gains
 from capsella.training import load_run
 
 CLASSES = ("columns", "rows")
@@ -80,6 +80,15 @@ def test_trained_on_a_named_domain_recipes_are_compared(options, places, tmp_pat
     assert replace(options, train_on=f"{places[0]}/").trainings == [(places[0],)]
     with pytest.raises(ArgumentError, match="train_on"):
         replace(options, train_on="lab9")
+
+
+def test_recipes_keep_their_size_and_a_regression_has_one_epoch(places):
+    names = ("images-efficient", "images-backbone-linear", "images-fine-tuned")
+    usual, small = (DomainOptions(tuple(places), names, epochs=9, size=size) for size in (None, 32))
+    rows = [[_row(options, name, (places[0],), CLASSES).recipe for name in names] for options in (usual, small)]
+    assert [recipe.data.size for recipe in rows[0]] == [64, 160, 160]
+    assert [recipe.epochs for recipe in rows[0]] == [9, 1, 9]
+    assert [[recipe.augment.shift for recipe in row] for row in rows] == [[4, 0, 10], [2, 0, 2]]
 
 
 def test_the_numbers_are_those_of_the_networks(found, options):

@@ -105,6 +105,7 @@ test("what is known of an image beside its activations, and whether a pose follo
   assert.equal(aboutCertainty({}), "");
   assert.match(aboutCertainty({ probability: 0.516, unlike: "details unlike any 7" }), /^Calibrated probability 0.52. Out of distribution: details unlike any 7/);
   assert.match(aboutCertainty({ unlike: "" }), /^In distribution/);
+  assert.match(aboutCertainty({ unlike: "", fewer: true }), /^Not flagged as out of distribution/);
   const turn = { unit: "°", amounts: [-40, 0, 40] };
   assert.match(aboutFollowing(turn, 2, 0), /hardly follows from −40° to 40°, and the capsule stays as sure/);
   assert.match(aboutFollowing(turn, 25, -0.3), /pose follows from −40° to 40°, but the capsule does not stay as sure/);
