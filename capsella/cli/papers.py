@@ -11,6 +11,7 @@ from capsella.errors import CapsellaError, check_argument, check_minimum, unknow
 from capsella.plugins import load_plugin
 from capsella.ray_cluster import ClusterOptions, ray_session
 
+OWN = "our own tables"
 ALONE = ("few-images", "few-images-pretrained", "viewpoint-curves")  # tables that are trained on this machine only
 
 
@@ -35,9 +36,10 @@ class Papers:
     seeds: int | None = None
     """Number of seeds per row. Default: 1; with reproduce 3 for tables that a claim compares."""
     data: str | None = None
-    """With run: other data sets, separated by commas, e.g. smallnorb-jpeg instead of smallnorb."""
+    """With run: other data sets, separated by commas, e.g. fashion-mnist instead of mnist."""
     rows: tuple[str, ...] = ()
-    """With run routings: train only these routings, and show the published rows beside them."""
+    """With run routings: train only these routings; in a checkout of the repository, the published rows of the same
+    data and budget stand beside them."""
     plugin: Path | None = None
     """A Python file that registers a routing, network or recipe of your own."""
     stand_ins: bool = False
@@ -78,8 +80,11 @@ def _list() -> None:
     from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
 
     registered: dict[str, Any] = {**TABLES, **OWN_TABLES, **FIGURES}
-    titles = {name: str(make("full").title) for name, make in registered.items()}
-    list_entries({paper: [(name, titles[name]) for name in names] for paper, names in by_paper(titles).items()})
+    groups: dict[str, list[tuple[str, str]]] = {paper: [] for paper in (*by_paper([*TABLES, *FIGURES]), OWN)}
+    for name, make in registered.items():
+        paper = name.partition("-")[0]
+        groups[paper if paper in groups else OWN].append((name, str(make("full").title)))
+    list_entries(groups)
 
 
 def _run(options: Papers) -> None:

@@ -28,7 +28,7 @@ from capsella.experiments import (
     with_learning_rate,
 )
 from capsella.papers.budget import BudgetName
-from capsella.papers.own_images import FEW_IMAGES, usual_epochs
+from capsella.papers.own_images import SMALL_BATCH_BELOW, usual_epochs
 from capsella.papers.table_types import Published, gain_cells, measured_text, with_test
 from capsella.routing import UniformRouting
 from capsella.training import AugmentOptions, Recipe
@@ -153,7 +153,7 @@ class FewImages(Published):
         test, images = 20 if is_small else None, size * kind.classes
         data = kind.data.replace(per_class=size, validation_per_class=validation, test_per_class=test, split_seed=draw)
         large = data.replace(size=ENLARGED * (data.size or 0))
-        changes: dict[str, Any] = {"balance": "none", "batch_size": 16 if images < FEW_IMAGES else 32}
+        changes: dict[str, Any] = {"balance": "none", "batch_size": 16 if images < SMALL_BATCH_BELOW else 32}
         training: dict[str, Any] = {
             "augment": kind.augment,
             "epochs": SMALL_EPOCHS if is_small else usual_epochs(30, images),

@@ -43,7 +43,7 @@ DEFAULT = "images-efficient"  # the recipe of `capsella train FOLDER`
 SIDES = (32, 48, 64, 96, 128, 160, 224)
 CHOSEN_ON = 1_503  # training images on which epochs were chosen; on other folders, a recipe sees as many images in all
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 100
-FEW_IMAGES = 640  # folders with fewer training images get batches of 16, for more steps
+SMALL_BATCH_BELOW = 640  # folders with fewer training images get batches of 16, for more steps
 # Turns off the crops and colour changes that some networks apply to the images of their paper.
 UNCHANGED = {"crop": None, "brightness": 0.0, "contrast": 0.0}
 
@@ -75,7 +75,6 @@ def images_resnet() -> Recipe:
         model=ModelOptions("he2016_resnet10", {"pool_from": 128}),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=50, ema=0.98),
-        channels_last=False,
     )
 
 
@@ -263,7 +262,7 @@ def fitted(recipe: Recipe, images: FolderSummary) -> Recipe:
         recipe,
         data=replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1),
         augment=replace(recipe.augment, shift=round(recipe.augment.shift * size / most)),
-        batch_size=min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size,
+        batch_size=min(recipe.batch_size, 16) if train < SMALL_BATCH_BELOW else recipe.batch_size,
         epochs=recipe.epochs
         if recipe.optimizer.method == "logistic_regression"
         else usual_epochs(recipe.epochs, train),

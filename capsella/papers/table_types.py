@@ -28,7 +28,7 @@ from capsella.training.registry import get_recipe, with_fields
 NOT_RUN = "not run"  # the cell of a row that was not trained
 DIVERGED = "diverged"  # the cell of a row if all its trainings diverged
 SHORT = "short"  # the caveat on all numbers at the small budget
-FEW_IMAGES = "few images"  # the caveat on numbers from far fewer training images than the paper's
+FEW_IMAGES_CAVEAT = "few images"  # the caveat on numbers from far fewer training images than the paper's
 COPIES = {"smallnorb-jpeg": "smallnorb", "cifar10-jpeg": "cifar10"}  # complete copies of the papers' images
 ERROR_COLUMNS = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 SWEEP_COLUMNS = ("validation error %", "validation loss")
@@ -41,9 +41,9 @@ PHOTOGRAPHS = Budgets(
 )
 
 
-def few_images(budget: BudgetName) -> str:
+def few_images_caveat(budget: BudgetName) -> str:
     """Return the caveat for tables whose medium budget trains on at most a tenth of the paper's images."""
-    return FEW_IMAGES if budget == "medium" else ""
+    return FEW_IMAGES_CAVEAT if budget == "medium" else ""
 
 
 class RowSpec(NamedTuple):
@@ -283,7 +283,7 @@ def error_table(
         note=budgets.note(budget) + note,
         columns=columns,
         rows=error_rows(specs, lambda recipe: budgets.limit(recipe, budget)),
-        caveat_text=few_images(budget),
+        caveat_text=few_images_caveat(budget),
     )
 
 

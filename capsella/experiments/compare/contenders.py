@@ -13,7 +13,7 @@ from capsella.experiments.compare.options import ComparisonOptions
 from capsella.models import CapsuleClassifier, ImageClassifier, list_models
 from capsella.models.backbones import Backbone, efficientnet
 from capsella.models.base import shipped_parameters
-from capsella.papers.own_images import FEW_IMAGES, SIDES, recipe_for, usual_epochs
+from capsella.papers.own_images import SIDES, SMALL_BATCH_BELOW, recipe_for, usual_epochs
 from capsella.training import Recipe
 from capsella.training.config import Balance, ResolvedPrecision
 from capsella.training.registry import get_recipe
@@ -150,7 +150,7 @@ def _contender(
     recipe = replace(
         recipe,
         augment=recipe.augment if is_fitted else replace(options.augment, shift=shift),
-        batch_size=min(recipe.batch_size, 16) if len(splits.train) < FEW_IMAGES else recipe.batch_size,
+        batch_size=min(recipe.batch_size, 16) if len(splits.train) < SMALL_BATCH_BELOW else recipe.batch_size,
         epoch_images=None,
         patience=None,
         precision=precision,

@@ -15,7 +15,7 @@ from capsella.image_options import Cells, Fit
 from capsella.training.config import AugmentOptions, Precision
 
 VALIDATION = 0.15  # fraction of the training images
-FOLDS, FEW_IMAGES = 5, 2_000  # with fewer images, every image is tested in one of five folds
+FOLDS, CROSS_VALIDATED_BELOW = 5, 2_000  # with fewer images, every image is tested in one of five folds
 SEEDS = 3  # trainings of each network without folds
 SHARES = (0.25, 0.5)  # fractions of the training images in the learning curve, besides 1
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}  # learning rates that are tried, as factors of the recipe's

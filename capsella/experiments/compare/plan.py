@@ -34,7 +34,15 @@ from capsella.data.splits import UNUSED
 from capsella.errors import ArgumentError, CapsellaError, near_names, pluralize, warn_once
 from capsella.evaluation import detectable_difference
 from capsella.experiments.compare.contenders import LARGEST, Contender, make_contenders, network_names, side_for
-from capsella.experiments.compare.options import FEW_IMAGES, FOLDS, RATES, SEEDS, SHARES, VALIDATION, ComparisonOptions
+from capsella.experiments.compare.options import (
+    CROSS_VALIDATED_BELOW,
+    FOLDS,
+    RATES,
+    SEEDS,
+    SHARES,
+    VALIDATION,
+    ComparisonOptions,
+)
 from capsella.experiments.runner import Row
 from capsella.files import read_json, write_json
 from capsella.models.inference import inference
@@ -336,7 +344,7 @@ def _folds(options: ComparisonOptions, data: DataOptions) -> Iterator[Fold]:
     number = options.folds
     if number is None:
         is_split = source.source.test is not None or options.split_file is not None
-        number = 1 if is_split or images >= FEW_IMAGES else FOLDS
+        number = 1 if is_split or images >= CROSS_VALIDATED_BELOW else FOLDS
         while number > 3:
             try:
                 source.split(replace(data, folds=number, fold=0))

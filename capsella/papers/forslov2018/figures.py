@@ -28,7 +28,7 @@ from capsella.papers.forslov2018.runs import (
     limits_note,
     mean_sd,
 )
-from capsella.papers.table_types import Published, diverged_phrase, few_images, measured_text, seeds_of
+from capsella.papers.table_types import Published, diverged_phrase, few_images_caveat, measured_text, seeds_of
 from capsella.report import dimension_tweaks, largest_elements
 from capsella.report.figures import write_png
 from capsella.report.image_figures import tweak_figure
@@ -269,7 +269,7 @@ _PERTURBED = {35: ("capsnet1", 0.4, 3), 36: ("emnet1", 5.0, 4)}
 
 def _figure(number: int, budget: BudgetName) -> Published:
     shared: dict[str, Any] = {"family": "forslov2018", "file": f"forslov2018-figure{number}"}
-    shared["caveat_text"], start = few_images(budget), f"Forslöv 2018, Figure {number}: "
+    shared["caveat_text"], start = few_images_caveat(budget), f"Forslöv 2018, Figure {number}: "
     if number in _PANELS:
         kind, fields, title, budgets, note = _PANELS[number]
         return kind(title=start + title, note=note + limits_note(budget, budgets), budget=budget, **fields, **shared)

@@ -30,7 +30,7 @@ from capsella.papers.forslov2018.paper import (
     WEIGHTS,
 )
 from capsella.papers.forslov2018.runs import SIZE, ThesisItem, accuracies_of, limits_note, mean_sd
-from capsella.papers.table_types import NOT_RUN, Claim, Published, few_images, measured_text
+from capsella.papers.table_types import NOT_RUN, Claim, Published, few_images_caveat, measured_text
 from capsella.training import load_run
 
 CLASSES = (5, 10, 15)  # |C| of basic, medium and hard
@@ -241,14 +241,14 @@ def table_2(budget: BudgetName) -> WeightsTable:
 
 def table_3(budget: BudgetName) -> AccuracyTable:
     """Return Table 3: seven networks behind two INIT-NETs on six sets; below the full budget, INIT-NET 1 on three."""
-    return AccuracyTable(note=limits_note(budget), budget=budget, caveat_text=few_images(budget), **_shared(3))
+    return AccuracyTable(note=limits_note(budget), budget=budget, caveat_text=few_images_caveat(budget), **_shared(3))
 
 
 def table_4(budget: BudgetName) -> RobustnessTable:
     """Return Table 4: the networks of Table 3 that have the most classes, tested on changed images."""
     units = "; ".join(f"{change}: {PERTURBATIONS[change].unit}" for change in STRENGTHS)
     note = f"{limits_note(budget)} The thesis gives no strengths of the changes; ours are in the heads ({units})."
-    return RobustnessTable(note=note, budget=budget, caveat_text=few_images(budget), **_shared(4))
+    return RobustnessTable(note=note, budget=budget, caveat_text=few_images_caveat(budget), **_shared(4))
 
 
 def table_5(budget: BudgetName) -> TimesTable:

@@ -19,7 +19,7 @@ from capsella.papers.table_types import (
     TestSet,
     error_rows,
     error_table,
-    few_images,
+    few_images_caveat,
 )
 from capsella.report import pick_examples, routed_layers, vote_distances_figure
 from capsella.training import AugmentOptions, ModelOptions, Recipe
@@ -158,7 +158,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
         columns=("iterations", "pose", "loss", "coordinate addition", "couplings", "crops"),
         rows=error_rows(specs, limit),
         reevaluated=(crops,),
-        caveat_text=few_images(budget),
+        caveat_text=few_images_caveat(budget),
     )
 
 
@@ -195,7 +195,7 @@ def others(budget: BudgetName) -> ErrorTable:
         + "Trained as on smallNORB, on shifted images.",
         columns=("data",),
         rows=error_rows(OTHER_DATA, limit),
-        caveat_text=few_images(budget),  # at the medium budget, errors are still falling at the end
+        caveat_text=few_images_caveat(budget),  # at the medium budget, errors are still falling at the end
     )
 
 

@@ -21,7 +21,7 @@ from capsella.papers.table_types import (
     TestSet,
     error_rows,
     error_table,
-    few_images,
+    few_images_caveat,
 )
 from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
 from capsella.report.image_figures import columns_figure, tweak_figure
@@ -100,7 +100,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
         note=(DIGITS.note(budget, "MNIST: ") + PAIRS.note(budget, "MultiMNIST: ")).rstrip(),
         columns=("data", "network", "routing", "reconstruction"),
         rows=error_rows(specs, limit),
-        caveat_text=few_images(budget),  # the medium budget has five passes over the digits, and 240,000 pairs
+        caveat_text=few_images_caveat(budget),  # the medium budget has five passes over the digits, and 240,000 pairs
     )
 
 
