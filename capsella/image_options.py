@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-from capsella.errors import CapsellaError, check_argument
+from capsella.errors import check_argument
 
 # (low, high): the values that become 0 and 255; values outside are clipped.
 ValueRange = tuple[float, float]
@@ -74,14 +74,8 @@ class CellCut:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Read what `to_dict` returned; raise `ValueError`, `KeyError` or `TypeError` for anything else.
-
-        Raises:
-            CapsellaError: of a network from before the cytoplasm was matched.
-        """
-        radius, stain = values["radius"], values.get("stain")
-        if values["matched"] and "stain" not in values:
-            raise CapsellaError("this network was trained before the stain of cytoplasm was matched; train it again")
+        """Read what `to_dict` returned; raise `ValueError`, `KeyError` or `TypeError` for anything else."""
+        radius, stain = values["radius"], values["stain"]
         return cls(
             bool(values["matched"]),
             None if radius is None else float(radius),

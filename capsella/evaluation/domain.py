@@ -152,8 +152,6 @@ def _as_adapted(
     """
     value_range = adapted.get("value_range")
     cut = None if adapted.get("cut") is None else CellCut.from_dict(adapted["cut"])
-    if (radius := adapted.get("cell_radius")) is not None:  # of a run from before stains were measured
-        cut = CellCut(matched=False, radius=radius)
     skip = bool(adapted.get("skip_broken"))
     if value_range is None and cut is None:
         return domain_for(run, place, group, asked, skip_broken=skip)

@@ -188,7 +188,7 @@ def _read_description(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if (value_range := description.get("value_range")) is not None:
             low, high = map(float, value_range)
             check_range(value_range := (low, high))
-        check_fit(fit := description.get("fit", "crop"))
+        check_fit(fit := description["fit"])
         cut = None if description.get("cut") is None else CellCut.from_dict(description["cut"])
         arguments = {"name": description["name"], **description["options"]}
         return arguments, {"value_range": value_range, "cut": cut, "fit": fit}
