@@ -225,16 +225,11 @@ def test_networks_that_stop_at_one_error_gain_on_changed_images(tiny, tmp_path, 
     assert rows[POOLED]["gain_over_cnn"] is None
 
 
-def test_rows_of_ones_own_stand_beside_the_published_ones(tiny, tmp_path, monkeypatch):
+def test_only_some_rows(tiny, tmp_path):
     benchmark = dataclasses.replace(tiny("self", "dynamic"), only=("self",))
-    cells = {"data": "digits", "routing": "dynamic", "error, ours %": "100.01 [1.0, 2.0]", "another": "x"}
-    published = {"heads": list(cells), "rows": [list(cells.values()), ["digits", "self", "0.01", "x"]]}
-    monkeypatch.setattr(table, "PUBLISHED", tmp_path)
-    (tmp_path / "routings-small-digits.json").write_text(json.dumps({"tables": [published]}))
-    values = benchmark.run(tmp_path / "mine", (0,), "c", QUIET)
-    assert [row["cells"][1] for row in values["rows"]] == ["self", "dynamic (published)"]
-    assert values["rows"][1]["cells"][3] == "100.01 [1.0, 2.0]"
-    assert not [*(tmp_path / "mine").glob("*dynamic*")]
+    values = benchmark.run(tmp_path, (0,), "c", QUIET)
+    assert [row["cells"][1] for row in values["rows"]] == ["self"]
+    assert not [*tmp_path.glob("*dynamic*")]
     with pytest.raises(ArgumentError) as error:
-        dataclasses.replace(benchmark, only=("slef",)).run(tmp_path / "mine", (0,), "c", QUIET)
+        dataclasses.replace(benchmark, only=("slef",)).run(tmp_path, (0,), "c", QUIET)
     assert error.value.argument == "rows"

@@ -1,6 +1,5 @@
 """The table of the routing benchmark: a row per network and data set, with errors, ranks, gains and speed."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +14,6 @@ from capsella.data import load_data
 from capsella.errors import unknown_name
 from capsella.evaluation import accuracy_interval, holm_adjusted
 from capsella.experiments import CorrectnessTable, Results, Runner, check_seeds, reevaluate
-from capsella.files import read_json
 from capsella.papers.budget import BudgetName
 from capsella.papers.routing_benchmark.datasets import (
     CNNS,
@@ -34,8 +32,6 @@ from capsella.papers.table_types import NOT_RUN, Published, measured_text
 from capsella.training import RunFolder
 from capsella.training.progress import best_validation
 
-PUBLISHED = Path(__file__).parents[3] / "results" / "tables"  # exists only in a checkout of the repository
-_NUMBER = re.compile(r"[0-9.]+")
 FEWEST_SEEDS = 2  # with one seed, an interval covers only the test images, and the seed alone could separate rows
 COLUMNS = (
     *("rate", "error, ours %", "rank", "training %", "gain over uniform, points", "gain over CNN, points"),
@@ -54,7 +50,7 @@ NOTE = (
 class RoutingBenchmark(Published):
     """The table of all routings, and of networks without routing, on one or several data sets.
 
-    datasets: pairs of a data set and its source. only: labels of the rows to train, shown beside the published rows;
+    datasets: pairs of a data set and its source. only: labels of the rows to train;
     empty for all.
     """
 
@@ -105,7 +101,7 @@ class RoutingBenchmark(Published):
         for dataset, source in self.datasets:
             console.print(f"{dataset.label} ({source})", markup=False)
             measured = _measure(dataset, rows_of[source], STOPS[self.budget], Runner(folder, console), seeds)
-            rows += _beside_published(_values(measured), self.budget, source) if self.only else _values(measured)
+            rows += _values(measured)
             results |= {row.row.slug: row.runs for row in measured}
             stop = f", stopped at {STOPS[self.budget]:g} % on familiar elevations" if dataset.stops else ""
             lengths.append(f"{dataset.label}: {dataset.budgets.text(self.budget) or 'the whole training'}{stop}. ")
@@ -187,26 +183,6 @@ def _measure(
             )
         )
     return measured
-
-
-def _beside_published(rows: list[dict[str, Any]], budget: BudgetName, source: str) -> list[dict[str, Any]]:
-    """Add the published rows that were not trained here, marked as published, and sort by error."""
-    path = PUBLISHED / f"routings-{budget}-{source}.json"
-    if not path.exists():
-        return rows
-    table, heads = read_json(path)["tables"][0], ["data", "routing", *COLUMNS]
-    error, trained = heads.index("error, ours %"), [row["label"][1] for row in rows]
-    for cells in table["rows"]:
-        known = dict(zip(table["heads"], cells, strict=True))
-        if known["routing"] not in trained:
-            published = {**known, "routing": f"{known['routing']} (published)"}
-            rows.append({"cells": [published.get(head, "–") for head in heads], "published": True})
-
-    def error_of(row: dict[str, Any]) -> float:
-        number = _NUMBER.match(row["cells"][error])
-        return float(number[0]) if number else np.inf
-
-    return sorted(rows, key=error_of)
 
 
 def _values(rows: Sequence[Measured]) -> list[dict[str, Any]]:
