@@ -35,7 +35,7 @@ from capsella.training import AugmentOptions, Recipe
 from capsella.training.registry import get_recipe
 
 SIZES = (5, 10, 20, 50, 100, 300)  # training images per class; the small budget uses only the first
-LARGEST_OF_ALL = 100  # beyond it, only Efficient-CapsNet and the residual networks are trained
+LARGEST_OF_ALL = 100  # beyond it, heads without capsules and uniform couplings are not trained
 FACTORS = (1 / 3, 1.0, 3.0)  # candidate learning rates, as multiples of the recipe's
 CHOICE_IMAGES, CHOICE_VALIDATION = 20, 40  # images per class of the draw on which learning rates are chosen
 CHOICE_DRAW = 100  # seed of that draw, which must not be one of the results' draws
@@ -175,7 +175,7 @@ class FewImages(Published):
                 recipe=changed(recipe),
             )
             for name, (recipe_name, recipe) in _recipes(self.pretrained).items()
-            if (size <= LARGEST_OF_ALL or (name in (CAPSULES, RESNET, FINER_RESNET) and not self.pretrained))
+            if (size <= LARGEST_OF_ALL or self.pretrained or name in (CAPSULES, RESNET, FINER_RESNET))
             and (name != FINER_RESNET or (kind.data.size or 0) >= POOLED)  # smaller images are pooled by neither
         }
 

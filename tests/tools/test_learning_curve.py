@@ -1,37 +1,32 @@
-"""The learning curve: the same draws for all contenders, and features that are computed once."""
+"""The learning curve: both tables of few images in one table and one figure."""
 
-from capsella.data import NamedData, load_source
+import json
+import sys
+
+from PIL import Image
+
+from capsella.papers.few_images import CAPSULES, FINE_TUNED, FINER_RESNET
 from tools import learning_curve
 
 
-def test_frozen_features_learn_from_each_draw_and_are_computed_once(monkeypatch):
-    computed = []
-
-    class Pixels(learning_curve.FrozenFeatures):
-        def _compute(self, images):
-            computed.append(len(images))
-            return images.images.flatten(1).numpy().astype(float)
-
-    monkeypatch.setattr(learning_curve, "_data", lambda: NamedData("digits", size=8, channels=1))
-    source, features = load_source(learning_curve._data()), Pixels()
-    first = learning_curve.frozen_error(source, 5, 0, features)
-    images = sum(computed)
-    assert learning_curve.frozen_error(source, 5, 0, features) == first
-    assert sum(computed) == images
-    assert learning_curve.frozen_error(source, 20, 0, features) < first < 50
-
-
-def test_errors_of_trained_networks_come_with_their_draws():
+def test_both_tables_become_one(tmp_path, monkeypatch):
     def row(size, name, errors):
-        return {"label": [size, name], "error_percent": errors, "runs": [{"seed": n} for n in range(len(errors))]}
+        return {"label": [size, name], "error_percent": errors}
 
-    values = {
-        "rows": [
-            row(5, "Efficient-CapsNet", [9.0, 8.0]),
-            row(5, "uniform couplings", [7.0]),
-            row(5, "ResNet, halved once", [6.0, 5.0]),
-        ]
-    }
-    errors, draws = learning_curve.trained_errors(values)
-    assert errors == {(5, "Efficient-CapsNet"): [9.0, 8.0], (5, "ResNet, halved once"): [6.0, 5.0]}
-    assert draws == {5: [0, 1]}
+    own = [row(5, CAPSULES, [9.0, 8.0]), row(5, "uniform couplings", [7.0]), row(20, CAPSULES, [4.0])]
+    pretrained = [row(5, CAPSULES, [1.0]), row(5, FINE_TUNED, [3.0, 5.0])]
+    runs = tmp_path / "few"
+    runs.mkdir()
+    for end, rows in (("", [*own, row(20, FINER_RESNET, [6.0])]), ("-pretrained", pretrained)):
+        (runs / f"few{end}.json").write_text(json.dumps({"command": f"run{end}", "rows": rows}))
+    monkeypatch.setattr(learning_curve, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(sys, "argv", ["learning_curve", str(runs)])
+    learning_curve.main()
+    written = json.loads((tmp_path / "results" / "tables" / "learning-curve.json").read_text())
+    assert written["tables"][0]["rows"] == [
+        ["5", "8.50 ± 0.71 (2)", "–", "4.00 ± 1.41 (2)", "–"],
+        ["20", "4.00 (1)", "6.00 (1)", "–", "–"],
+    ]
+    assert "`run`, `run-pretrained`" in written["text"]
+    with Image.open(tmp_path / "results" / "figures" / "learning-curve.png") as picture:
+        assert min(picture.size) > 200
