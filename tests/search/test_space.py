@@ -6,8 +6,7 @@ from optuna.distributions import CategoricalDistribution as Choice
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from capsella.errors import CapsellaError
-from capsella.experiments.search import Space, default_space, register_space
-from capsella.experiments.search import space as spaces
+from capsella.experiments.search import Space, default_space
 from capsella.papers import get_recipe, list_recipes
 from capsella.training.registry import with_fields
 from tests.search.made import RECIPE, SPACE
@@ -16,7 +15,7 @@ from tests.search.made import RECIPE, SPACE
 def test_every_recipe_has_a_space():
     for name in list_recipes():
         recipe = get_recipe(name)
-        space = default_space(recipe, name)
+        space = default_space(recipe)
         space.check(recipe)
         assert space.recipe_at(recipe, space.point_of(recipe)) == recipe.complete(), name
         assert "optimizer.learning_rate" in space.fields, name
@@ -42,7 +41,7 @@ def test_a_space_that_does_not_fit_the_recipe(fields, named):
         Space(fields).check(RECIPE)
 
 
-@pytest.mark.parametrize("name", ["batchnorm-capsnet-smallnorb", "ribeiro2020-smallnorb", "tsai2020-cifar10"])
+@pytest.mark.parametrize("name", ["batchnorm-capsnet-smallnorb", "ribeiro2020-smallnorb", "he2016-cells"])
 def test_a_network_takes_all_choices_that_are_made_for_it(name):
     recipe = get_recipe(name)
     space = default_space(recipe)
@@ -57,10 +56,3 @@ def test_a_part_of_a_space():
     assert list(SPACE.only(("shift", "optimizer.learning_rate")).fields) == ["augment.shift", "optimizer.learning_rate"]
     with pytest.raises(ValueError, match="shft"):
         SPACE.only(("shft",))
-
-
-def test_a_space_beside_a_recipe(monkeypatch):
-    monkeypatch.setattr(spaces, "_SPACES", {})
-    register_space("tiny")(lambda recipe: SPACE)
-    assert default_space(RECIPE, "tiny") is SPACE
-    assert default_space(RECIPE, "other") is not SPACE

@@ -4,7 +4,7 @@ The values are Optuna's distributions. Optuna is an extra, so functions import i
 """
 
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,22 +107,6 @@ def _is_shared(path: str) -> bool:
     return path in SHARED or path.startswith("data.")
 
 
-# Spaces beside recipes
-
-SpaceFunction = Callable[[Recipe], Space]
-_SPACES: dict[str, SpaceFunction] = {}
-
-
-def register_space(*recipes: str) -> Callable[[SpaceFunction], SpaceFunction]:
-    """Register a function from a recipe to its space for recipes of these names."""
-
-    def register(function: SpaceFunction) -> SpaceFunction:
-        _SPACES.update(dict.fromkeys(recipes, function))
-        return function
-
-    return register
-
-
 def read_space(file: Path) -> Space:
     """Return the `space` that a Python file sets. This runs the file: use only files that you trust.
 
@@ -139,13 +123,8 @@ def read_space(file: Path) -> Space:
     return space
 
 
-def default_space(recipe: Recipe, name: str = "") -> Space:
-    """Return the space registered for a recipe's name, or else one made from its fields.
-
-    The recipe's own values are always in it.
-    """
-    if name in _SPACES:
-        return _SPACES[name](recipe)
+def default_space(recipe: Recipe) -> Space:
+    """Return a space made from the recipe's fields; its own values are always in it."""
     recipe = recipe.complete()
     groups = (_training, _augmentation, _loss, _routing, _network)
     return Space({path: values for group in groups for path, values in group(recipe).items()})
@@ -236,6 +215,8 @@ NETWORK_CHOICES: dict[str, tuple[Any, ...]] = {
     "front_width": (32, 64, 128),
     "caps_width": (16, 32),
     "kernel": (5, 7, 9),
+    "width": (8, 12, 16, 24),
+    "dropout": (0.0, 0.2),
 }
 
 

@@ -130,7 +130,7 @@ def open_search(
         raise CapsellaError("a search never looks at test images: set --stop-on validation")
     folder = options.out or Path("runs", f"search-{name}")
     recipe.data.check_outside(folder)
-    space = space or default_space(recipe, name)
+    space = space or default_space(recipe)
     space = space.only(options.tune) if options.tune else space
     space.check(recipe)
     splits = (splits or load_data(recipe.data)).without_test()

@@ -1,4 +1,4 @@
-"""Recipes of Forslöv's thesis (2018), our shorter ones for the same networks, one for a recent CNN; search spaces.
+"""Recipes of Forslöv's thesis (2018), our shorter ones for the same networks, and one for a recent CNN.
 
 In the thesis (§8 to §10): batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay
 and L2, no augmentation. It states a learning rate for EM only (Figure 34). The other rates, the decay and the L2 weight
@@ -7,17 +7,12 @@ are ours, not tuned; so is the reconstruction weight of 0.392 times the mean, wh
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from capsella.data import NamedData
-from capsella.experiments.search.space import Space, around, choice_with, register_space, schedules
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import register_recipe, register_recipe_for
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 CAPSNETS, EMNETS, CNNNETS = (
     tuple(f"forslov2018_{kind}{number}_init{init}" for number in range(1, most + 1) for init in (1, 2))
@@ -130,55 +125,3 @@ def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
         epochs=20,
         batch_size=10,
     )
-
-
-@register_space("images-emnet", "emnet-cells", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
-def em_networks(recipe: Recipe) -> Space:
-    """Return the search space of EM networks, which thesis §10.7 asks for; two kernels hold 662 of 692 K weights."""
-    from optuna.distributions import IntDistribution
-
-    recipe = recipe.complete()
-    options, routing = recipe.model.options, recipe.model.options["routing"]
-    return Space(
-        {
-            "model.stem_width": choice_with(options["stem_width"], 8, 16, 32),
-            "model.front_width": choice_with(options["front_width"], 24, 32, 48, 64),
-            "model.caps_width": choice_with(options["caps_width"], 16, 32, 48),
-            "model.kernel": choice_with(options["kernel"], 5, 7, 9),
-            "model.types": choice_with(options["types"], 8, 16, 24, 32),
-            "model.pose_elements": choice_with(options["pose_elements"], 9, 16),
-            "model.batch_norm": choice_with(False, True),
-            "model.routing.iterations": IntDistribution(1, max(3, routing.iterations)),
-            "model.routing.inverse_temperature": around(routing.inverse_temperature, 10.0),
-            "model.routing.beta_a_scale": choice_with(routing.beta_a_scale, 500.0, 2500.0),
-            "model.routing.variance_floor": around(routing.variance_floor, 10.0),
-            **_training_space(recipe),
-            "loss.name": choice_with(recipe.loss.name, "margin", "spread", "cross_entropy"),
-        }
-    )
-
-
-@register_space("he2016-cells")
-def residual_networks(recipe: Recipe) -> Space:
-    """Return the residual network's search space, from 78 K parameters up: a fair comparison needs both searched."""
-    recipe = recipe.complete()
-    options = recipe.model.options
-    return Space(
-        {
-            "model.width": choice_with(options["width"], 8, 10, 12, 16, 24),
-            "model.dropout": choice_with(options["dropout"], 0.0, 0.2),
-            **_training_space(recipe),
-        }
-    )
-
-
-def _training_space(recipe: Recipe) -> "dict[str, BaseDistribution]":
-    """Return the hyper-parameters that both kinds of networks share, around those of a complete recipe."""
-    return {
-        "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),
-        **schedules(recipe),
-        "optimizer.ema": choice_with(recipe.optimizer.ema, 0.98, 0.995),
-        "batch_size": choice_with(recipe.batch_size, 8, 16, 32),
-        "augment.rotation": choice_with(recipe.augment.rotation, 0.0, 180.0),
-        "augment.mixup": choice_with(recipe.augment.mixup, 0.0, 0.2),
-    }
