@@ -230,7 +230,8 @@ def _rows(results: Mapping[Cell, list[dict[str, Any]]], rates: Mapping[str, floa
         rows.append(
             {
                 "cells": [
-                    *(str(size), name, str(len(runs)), f"{rates[name]:g}", over_seeds(errors)),
+                    *(str(size), name, str(len(runs)), "–" if name == FROZEN else f"{rates[name]:g}"),
+                    over_seeds(errors),
                     *gain_cells(gain, p_value),
                 ],
                 "label": [size, name],

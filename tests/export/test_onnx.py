@@ -99,7 +99,7 @@ class TestFolder:
     def test_a_file_that_fails_the_check_is_not_written(self, splits, tmp_path, monkeypatch, plain_onnx):
         """The check reads the file: here, that of a network with other weights."""
         (tmp_path / "digits").mkdir()
-        (tmp_path / "digits" / "model.onnx").write_text("older")
+        (tmp_path / "digits" / "model.json").write_text("older")  # of an earlier export
         other = create_model("sabour2017_capsnet", image_size=17)
         content = plain_onnx[0].read_bytes()  # exporting takes long
         monkeypatch.setattr("capsella.export.ship.write_onnx", lambda model, file, **_: file.write_bytes(content))
@@ -107,9 +107,11 @@ class TestFolder:
             export_model(other, ExportImages(splits.train, splits.test), tmp_path / "digits")
         assert [file.read_text() for file in (tmp_path / "digits").iterdir()] == ["older"]
         assert [file.name for file in tmp_path.iterdir()] == ["digits"]
-        (tmp_path / "digits" / "config.json").write_text("a run")
-        with pytest.raises(ArgumentError):
-            export_model(other, ExportImages(splits.train, splits.test), tmp_path / "digits")
+        (tmp_path / "cells").mkdir()
+        for folder, file in (("digits", "config.json"), ("cells", "image.png")):  # a run; somebody's images
+            (tmp_path / folder / file).write_text("")
+            with pytest.raises(ArgumentError, match="new folder"):
+                export_model(other, ExportImages(splits.train, splits.test), tmp_path / folder)
 
 
 class TestReducedPrecision:
