@@ -224,7 +224,7 @@ def train_command(name: str, recipe: Recipe) -> str:
     if routing != before.get("model.routing"):
         before = flatten(with_fields(registered, {**changed, "model_kwargs": (f"routing={routing}",)}).complete())
         before["model.routing"] = None
-    fitted = FITTED if isinstance(registered.data, FolderData) else ()
+    fitted = FITTED if isinstance(registered.data, FolderData) and isinstance(recipe.data, FolderData) else ()
     differing = {path: value for path, value in after.items() if before.get(path, ...) != value or path in fitted}
     if options := [f"{path.removeprefix('model.')}={value}" for path, value in differing.items() if "model." in path]:
         words += ["--model-kwargs", *options]
