@@ -98,6 +98,9 @@ def test_help_of_each_command_has_at_most_fifteen_flags(cli, command):
         (["list", "models", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
         (["data", "show", "digits", "--out", "x.jpg"], "out: must end in .png"),
         (["papers", "run", "hinton2018-9"], "did you mean hinton2018-"),
+        (["papers", "run", "sabour2017-1", "--dry-run"], "dry_run"),
+        (["papers", "reproduce", "--rows", "dynamic"], "rows"),
+        (["papers", "run", "few-images", "--on", "ray"], "left out for"),
     ],
 )
 def test_bad_input_ends_in_a_sentence_and_leaves_nothing(cli, words, text, tmp_path, monkeypatch):
