@@ -48,7 +48,8 @@ class SamePadConv2d(nn.Conv2d):
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+    # With TensorFlow's momentum of 0.01, ImageNet's statistics would outlast the few hundred steps of a fine-tuning.
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.1)
 
 
 class InvertedResidual(nn.Module):
