@@ -170,10 +170,11 @@ def images_backbone_linear() -> Recipe:
 
 @register_recipe
 def images_fine_tuned() -> Recipe:
-    """A pretrained backbone with a linear layer, all of it trained at a small learning rate."""
+    """A pretrained backbone with a linear layer, all of it trained at a small learning rate, for few epochs."""
     return replace(
         images_backbone_capsules(),
         model=ModelOptions("backbone_linear", {"backbone": PRETRAINED, "fine_tune": True}),
+        epochs=6,
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=3e-4, schedule="cosine", warmup_steps=50),
         channels_last=True,
@@ -272,10 +273,10 @@ def fitted(recipe: Recipe, images: FolderSummary) -> Recipe:
 def usual_epochs(epochs: int, train: int) -> int:
     """Scale a number of epochs that suits `CHOSEN_ON` training images to `train` of them, within limits.
 
-    >>> usual_epochs(30, 1503), usual_epochs(30, 300), usual_epochs(30, 100_000)
-    (30, 100, 20)
+    >>> usual_epochs(30, 1503), usual_epochs(30, 300), usual_epochs(30, 100_000), usual_epochs(6, 100_000)
+    (30, 100, 20, 6)
     """
-    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(epochs * CHOSEN_ON / train)))
+    return min(MOST_EPOCHS, max(min(FEWEST_EPOCHS, epochs), ceil(epochs * CHOSEN_ON / train)))
 
 
 def recipe_for(network: str) -> tuple[str, Recipe]:

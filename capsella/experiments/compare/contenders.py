@@ -101,6 +101,7 @@ def make_contenders(
     side: int,
     balance: Balance,
     precision: ResolvedPrecision,
+    fine_tune: bool,
 ) -> list[Contender]:
     """Return the networks of a comparison; each is built on the meta device to check that it fits the images.
 
@@ -110,6 +111,7 @@ def make_contenders(
         splits: images at the size that networks trained from scratch see.
         side: pixels of the shorter side of the original images.
         balance, precision: used for every network.
+        fine_tune: train the pretrained network instead of fitting a logistic regression to its features.
 
     Raises:
         ArgumentError: a network cannot take the images, or there are fewer than two networks.
@@ -118,7 +120,7 @@ def make_contenders(
     for name in names:
         by_default = name == PRETRAINED and name not in options.networks and options.backbone == efficientnet.NAME
         if not by_default or _has_weights():
-            contenders.append(_contender(name, options, splits, side, balance, precision))
+            contenders.append(_contender(name, options, splits, side, balance, precision, fine_tune))
     if len(contenders) < 2:
         raise ArgumentError("networks", "be at least two to compare", tuple(names))
     return contenders
@@ -135,11 +137,17 @@ def _has_weights() -> bool:
 
 
 def _contender(
-    name: str, options: ComparisonOptions, splits: Splits, side: int, balance: Balance, precision: ResolvedPrecision
+    name: str,
+    options: ComparisonOptions,
+    splits: Splits,
+    side: int,
+    balance: Balance,
+    precision: ResolvedPrecision,
+    fine_tune: bool,
 ) -> Contender:
     recipe_name, recipe = recipe_for(name)
     if "backbone" in recipe.model.options:
-        if options.fine_tune and name == PRETRAINED:
+        if fine_tune and name == PRETRAINED:
             recipe_name, recipe = "images-fine-tuned", get_recipe("images-fine-tuned")
         recipe = recipe.with_model(backbone=options.backbone)
         size = max(splits.image_size[0], min(side, PRETRAINED_SIDE))
@@ -163,7 +171,8 @@ def _contender(
     title = TITLES.get(name, name)
     if backbone is not None:
         title = {"efficientnet_lite0": "EfficientNet-Lite0"}.get(backbone.description.kind, Path(options.backbone).name)
-        title += ", pretrained" if family == "CNN" else ", pretrained, with capsules"
+        how = "frozen" if backbone.is_frozen else "fine-tuned"
+        title += f", {how}" if family == "CNN" else f", {how}, with capsules"
         family = "pretrained" if family == "CNN" else "capsules"
     return Contender(name, title, family, shipped_parameters(model), recipe_name, recipe)
 

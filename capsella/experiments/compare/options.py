@@ -68,8 +68,9 @@ class ComparisonOptions(CommonComparisonOptions):
     images: Annotated[str, tyro.conf.Suppress] = "images/"
     """A folder with one subfolder per class, an .npz file, or the name of a public data set."""
     _: KW_ONLY
-    fine_tune: bool = False
-    """Train the pretrained network, too, instead of fitting a logistic regression to its features."""
+    fine_tune: bool | None = None
+    """Train the pretrained network, too, instead of fitting a logistic regression to its features. Default: if the
+    time allows a third of the usual epochs of every network."""
     rates: Literal[1, 3] = 1
     """Number of learning rates per network: 1, the recipe's; or 3, also a third and three times it, by validation."""
     curve: bool = True

@@ -6,6 +6,7 @@
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -33,7 +34,14 @@ from capsella.data.options import FileData
 from capsella.data.splits import UNUSED
 from capsella.errors import ArgumentError, CapsellaError, near_names, pluralize, warn_once
 from capsella.evaluation import detectable_difference
-from capsella.experiments.compare.contenders import LARGEST, Contender, make_contenders, network_names, side_for
+from capsella.experiments.compare.contenders import (
+    LARGEST,
+    PRETRAINED,
+    Contender,
+    make_contenders,
+    network_names,
+    side_for,
+)
 from capsella.experiments.compare.options import (
     CROSS_VALIDATED_BELOW,
     FOLDS,
@@ -124,6 +132,8 @@ class Plan:
         short = ["no learning curve"] if self.options.curve and not self.has_curve else []
         if self.options.seeds is None and not self.is_crossvalidated and self.seed_count < SEEDS:
             short.append(f"{pluralize(self.seed_count, 'seed')} instead of {SEEDS}")
+        if self.options.fine_tune is None and any(each.is_fitted for each in self.contenders):
+            short.append("the pretrained network stays frozen")
         return *self.splits.notes, *(f"{what}: {self.options.minutes:g} minutes are too short" for what in short)
 
     def seeds(self, contender: Contender) -> tuple[int, ...]:
@@ -256,15 +266,28 @@ def make_plan(options: ComparisonOptions) -> Plan:
     precision = begun.get("precision") or options.precision
     if precision == "auto":
         precision = choose_precision(options.accelerator)[0]
-    contenders = tuple(make_contenders(names, options, splits, side, balance, precision))
     seeds = options.seeds or begun.get("seed_count") or (SEEDS if len(folds) == 1 else 1)
-    plan = Plan(options, folds, contenders, {}, {}, loading, seeds, options.curve)
-    if begun:
-        costs = {name: Cost(*cost) for name, cost in begun["costs"].items()}
-        kept = {name: begun[name] for name in ("fractions", "loading", "has_curve")}
-        return replace(plan, costs=costs, **kept)
-    plan = replace(plan, costs={each.name: _measure(each, plan) for each in contenders})
-    return _within_time(plan)
+    costs: dict[tuple[str, str], Cost] = {}
+
+    def plan_for(fine_tune: bool) -> Plan:
+        contenders = tuple(make_contenders(names, options, splits, side, balance, precision, fine_tune))
+        plan = Plan(options, folds, contenders, {}, {}, loading, seeds, options.curve)
+        if begun:
+            kept = {name: begun[name] for name in ("fractions", "loading", "has_curve")}
+            return replace(plan, costs={name: Cost(*cost) for name, cost in begun["costs"].items()}, **kept)
+        for each in contenders:
+            key = each.name, each.recipe_name
+            costs[key] = costs.get(key) or _measure(each, plan)
+        return _within_time(replace(plan, costs={each.name: costs[each.name, each.recipe_name] for each in contenders}))
+
+    fine_tune: bool | None = begun.get("fine_tune", options.fine_tune)
+    if fine_tune is not None or PRETRAINED not in names:
+        return plan_for(fine_tune is True)
+    with suppress(ArgumentError):  # too little time
+        plan = plan_for(True)
+        if min(plan.fractions.values()) >= ENOUGH_EPOCHS:
+            return plan
+    return plan_for(False)
 
 
 def begin(plan: Plan) -> None:
@@ -290,6 +313,7 @@ def begin(plan: Plan) -> None:
             "loading": plan.loading,
             "seed_count": plan.seed_count,
             "has_curve": plan.has_curve,
+            "fine_tune": not any(each.is_fitted for each in plan.contenders),
             "balance": recipe.balance,
             "precision": recipe.precision,
         },
@@ -307,8 +331,8 @@ def _begun_with(options: ComparisonOptions) -> dict[str, Any]:
     if not path.exists():
         return {}
     plan: dict[str, Any] = read_json(path)
-    needed = {"options", "images", "networks", "costs", "fractions", "loading", "seed_count", "has_curve", "balance"}
-    if missing := {*needed, "precision"}.difference(plan):
+    needed = {"options", "images", "networks", "costs", "fractions", "loading", "seed_count", "has_curve", "fine_tune"}
+    if missing := {*needed, "balance", "precision"}.difference(plan):
         raise CapsellaError(f"{path} is damaged: it has no {', '.join(sorted(missing))}; choose another --out")
     before, now = plan["options"], options.to_dict()
     seeds = before.get("seeds"), now["seeds"]

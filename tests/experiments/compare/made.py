@@ -10,7 +10,7 @@ from capsella.experiments.compare.plan import Cost
 
 NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn", "backbone_linear")
 SIZE = 17
-FLAGS = ("--networks", *NETWORKS, "--size", SIZE, "--minutes", 0.01, "--accelerator", "cpu")
+FLAGS = ("--networks", *NETWORKS, "--no-fine-tune", "--size", SIZE, "--minutes", 0.01, "--accelerator", "cpu")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def planned(images, backbone, tmp_path, monkeypatch):
     def made(*seconds, **options):
         costs = dict(zip(NETWORKS, (*seconds, 0.0), strict=False))
         monkeypatch.setattr(plan, "_measure", lambda contender, _: Cost(costs[contender.name], 1e-3))
-        given = {"networks": NETWORKS, "size": 17, "backbone": str(backbone), "out": tmp_path / "c"}
+        given = {"networks": NETWORKS, "fine_tune": False, "size": 17, "backbone": str(backbone), "out": tmp_path / "c"}
         return make_plan(ComparisonOptions(**{"images": str(images), **given, **options}))
 
     return made
@@ -69,6 +69,32 @@ class TestTime:
             assert all(made.epochs(each) >= epochs for each in made.contenders if not each.is_fitted)
             assert made.total_seconds() <= 1.05 * 60 * minutes
         assert planned(0.02, 0.02, folds=1, minutes=1, seeds=3).seed_count == 3
+
+
+class TestFineTuning:
+    """By default, the pretrained network is trained if there is time for a third of everyone's epochs."""
+
+    def test_with_enough_time(self, planned):
+        made = planned(1e-3, 1e-3, 1e-3, fine_tune=None)
+        assert made.contenders[2].recipe_name == "images-fine-tuned"
+        assert made.epochs(made.contenders[2]) == 100
+        assert made.contenders[2].title.endswith(", fine-tuned")
+
+    @pytest.mark.parametrize("seconds", [2.0, 1e9])
+    def test_with_too_little_it_stays_frozen(self, planned, seconds):
+        made = planned(1e-3, 1e-3, seconds, fine_tune=None, minutes=30)
+        assert made.contenders[2].is_fitted
+        assert any("frozen" in note for note in made.notes)
+        assert made.contenders[2].title.endswith(", frozen")
+        assert planned(1e-3, 1e-3, 2.0, fine_tune=True, minutes=30).contenders[2].recipe_name == "images-fine-tuned"
+
+    def test_a_begun_comparison_keeps_the_choice(self, planned, tmp_path):
+        for slow in (False, True):
+            first = planned(1e-3, 1e-3, 2.0 if slow else 1e-3, fine_tune=None, minutes=30, out=tmp_path / str(slow))
+            begin(first)
+            again = planned(1e-3, 1e-3, 1e-3 if slow else 2.0, fine_tune=None, minutes=30, out=tmp_path / str(slow))
+            assert again.contenders[2].is_fitted == first.contenders[2].is_fitted == slow
+            assert again.fractions == first.fractions
 
 
 class TestFolds:
