@@ -154,19 +154,22 @@ class FewImages(Published):
         data = kind.data.replace(per_class=size, validation_per_class=validation, test_per_class=test, split_seed=draw)
         large = data.replace(size=ENLARGED * (data.size or 0))
         changes: dict[str, Any] = {"balance": "none", "batch_size": 16 if images < SMALL_BATCH_BELOW else 32}
-        training: dict[str, Any] = {
-            "augment": kind.augment,
-            "epochs": SMALL_EPOCHS if is_small else usual_epochs(30, images),
-            "keep": "last",
-        }
 
         def changed(recipe: Recipe) -> Recipe:
             if _is_fitted(recipe):
                 return replace(recipe, data=large, **changes)
+            recipe = replace(
+                recipe,
+                data=data,
+                augment=kind.augment,
+                epochs=SMALL_EPOCHS if is_small else usual_epochs(recipe.epochs, images),
+                keep="last",
+                **changes,
+            )
             if "backbone" in recipe.model.options:
                 augment = replace(kind.augment, shift=ENLARGED * kind.augment.shift)
-                return replace(recipe, data=large, **changes, **training | {"augment": augment})
-            return replace(recipe, data=data, **changes, **training)
+                return replace(recipe, data=large, augment=augment)
+            return recipe
 
         return {
             name: Row(
