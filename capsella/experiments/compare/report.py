@@ -150,8 +150,8 @@ def _curve(found: Comparison) -> Section:
 
 def _protocol(found: Comparison) -> list[str]:
     plan, options = found.plan, found.plan.options
-    epochs = ", ".join(
-        f"{each.title} {plan.epochs(each)} of usually {each.epochs_for(len(plan.splits.train))}"
+    epochs = "; ".join(
+        f"{each.title}: {plan.epochs(each)} of usually {each.epochs_for(len(plan.splits.train))}"
         for each in plan.contenders
         if not each.is_fitted
     )
