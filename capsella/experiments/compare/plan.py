@@ -475,15 +475,22 @@ def _within_time(plan: Plan) -> Plan:
 
 
 def _fractions(plan: Plan) -> dict[str, float]:
-    """Divide the time evenly over the networks; what one does not need is divided over the others."""
+    """Divide the time evenly over the networks; what one does not need is divided over the others.
+
+    Networks whose `LEAST_EPOCHS` take longer than that get these, and the others what is left.
+    """
     left = 60 * plan.options.minutes - plan.loading_seconds
-    fractions: dict[str, float] = {}
-    by_cost = sorted(plan.contenders, key=lambda contender: plan.network_seconds(contender, 1.0))
-    for index, contender in enumerate(by_cost):
+    images = len(plan.splits.train)
+    fractions = {each.name: min(1.0, LEAST_EPOCHS / each.epochs_for(images)) for each in plan.contenders}
+    waiting = sorted(plan.contenders, key=lambda each: plan.network_seconds(each, fractions[each.name]))
+    while waiting and (least := plan.network_seconds(waiting[-1], fractions[waiting[-1].name])) > left / len(waiting):
+        left -= least
+        waiting.pop()
+    waiting.sort(key=lambda each: plan.network_seconds(each, 1.0), reverse=True)
+    while waiting:
+        part = left / len(waiting)
+        contender = waiting.pop()
         fixed, whole = (plan.network_seconds(contender, fraction) for fraction in (0.0, 1.0))
-        part = left / (len(by_cost) - index)
-        fraction = 1.0 if whole <= part or whole == fixed else (part - fixed) / (whole - fixed)
-        least = min(1.0, LEAST_EPOCHS / contender.epochs_for(len(plan.splits.train)))
-        fractions[contender.name] = max(fraction, least)
+        fractions[contender.name] = 1.0 if whole <= part or whole == fixed else (part - fixed) / (whole - fixed)
         left -= plan.network_seconds(contender, fractions[contender.name])
     return fractions
