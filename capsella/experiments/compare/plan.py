@@ -63,8 +63,7 @@ from capsella.training.resolve import choose_precision
 from capsella.training.run import check_same_settings
 
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
-LEAST_EPOCHS = 5
-ENOUGH_EPOCHS = 1 / 3  # of the usual ones; with fewer, they get the time of the learning curve and of further seeds
+ENOUGH_EPOCHS = 1 / 3  # of the usual ones; with fewer, networks from scratch get the time of the curve and of seeds
 RUN_SECONDS, PASSES = 3.0, 5  # of each run besides its epochs: fixed, and passes over the validation images
 SLOWER = 1.1  # epochs take longer than the steps that were timed: shuffling, metrics, checkpoints
 REGRESSION_SECONDS = 0.04  # of a cross-validated logistic regression, per image that it uses
@@ -285,7 +284,7 @@ def make_plan(options: ComparisonOptions) -> Plan:
         return plan_for(fine_tune is True)
     with suppress(ArgumentError):  # too little time
         plan = plan_for(True)
-        if min(plan.fractions.values()) >= ENOUGH_EPOCHS:
+        if _has_enough(plan):
             return plan
     return plan_for(False)
 
@@ -456,7 +455,7 @@ def _within_time(plan: Plan) -> Plan:
     only left out if no plan with it fits.
 
     Raises:
-        ArgumentError: a network would train for fewer than `LEAST_EPOCHS`.
+        ArgumentError: a network would train for fewer than its `least_epochs`.
     """
     minutes, asked = plan.options.minutes, plan.options.seeds is not None
     longest = TOLERANCE * 60 * minutes
@@ -464,24 +463,27 @@ def _within_time(plan: Plan) -> Plan:
     for attempt in smaller[: 2 if asked else None]:
         planned = replace(attempt, fractions=_fractions(attempt))
         is_second = attempt.seed_count == 2 and not attempt.has_curve
-        if min(planned.fractions.values()) >= ENOUGH_EPOCHS or (is_second and planned.total_seconds() <= longest):
+        if _has_enough(planned) or (is_second and planned.total_seconds() <= longest):
             break
     if planned.total_seconds() > longest:
-        rule = (
-            f"be at least {planned.total_seconds() / 60:.1f} for {LEAST_EPOCHS} epochs of every network on this machine"
-        )
+        rule = f"be at least {planned.total_seconds() / 60:.1f} for a few epochs of every network on this machine"
         raise ArgumentError("minutes", rule, minutes, "fewer networks, folds or seeds take less")
     return planned
+
+
+def _has_enough(plan: Plan) -> bool:
+    """Return whether networks that are trained from scratch get enough of their usual epochs."""
+    return all(plan.fractions[each.name] >= ENOUGH_EPOCHS for each in plan.contenders if each.family != "pretrained")
 
 
 def _fractions(plan: Plan) -> dict[str, float]:
     """Divide the time evenly over the networks; what one does not need is divided over the others.
 
-    Networks whose `LEAST_EPOCHS` take longer than that get these, and the others what is left.
+    Networks whose `least_epochs` take longer than that get these, and the others what is left.
     """
     left = 60 * plan.options.minutes - plan.loading_seconds
     images = len(plan.splits.train)
-    fractions = {each.name: min(1.0, LEAST_EPOCHS / each.epochs_for(images)) for each in plan.contenders}
+    fractions = {each.name: min(1.0, each.least_epochs / each.epochs_for(images)) for each in plan.contenders}
     waiting = sorted(plan.contenders, key=lambda each: plan.network_seconds(each, fractions[each.name]))
     while waiting and (least := plan.network_seconds(waiting[-1], fractions[waiting[-1].name])) > left / len(waiting):
         left -= least

@@ -72,7 +72,7 @@ class TestTime:
 
 
 class TestFineTuning:
-    """By default, the pretrained network is trained if there is time for a third of everyone's epochs."""
+    """By default, the pretrained network is trained if the others still get a third of their epochs."""
 
     def test_with_enough_time(self, planned):
         made = planned(1e-3, 1e-3, 1e-3, fine_tune=None)
@@ -80,19 +80,26 @@ class TestFineTuning:
         assert made.epochs(made.contenders[2]) == 100
         assert made.contenders[2].title.endswith(", fine-tuned")
 
-    @pytest.mark.parametrize("seconds", [2.0, 1e9])
-    def test_with_too_little_it_stays_frozen(self, planned, seconds):
-        made = planned(1e-3, 1e-3, seconds, fine_tune=None, minutes=30)
+    @pytest.mark.parametrize(("others", "seconds"), [(1e-3, 1e9), (0.2, 1.0)])
+    def test_with_too_little_it_stays_frozen(self, planned, others, seconds):
+        made = planned(others, others, seconds, fine_tune=None, minutes=12)
         assert made.contenders[2].is_fitted
         assert any("frozen" in note for note in made.notes)
         assert made.contenders[2].title.endswith(", frozen")
-        assert planned(1e-3, 1e-3, 2.0, fine_tune=True, minutes=30).contenders[2].recipe_name == "images-fine-tuned"
+
+    def test_its_least_epochs_leave_the_others_the_rest(self, planned):
+        made = planned(0.2, 0.2, 1.0, fine_tune=True, minutes=18)
+        capsules, cnn, pretrained = made.contenders
+        assert made.epochs(pretrained) == 3
+        assert made.epochs(capsules) == made.epochs(cnn)
+        assert made.network_seconds(pretrained) > 1.5 * made.network_seconds(cnn)
+        assert made.total_seconds() == pytest.approx(18 * 60, rel=0.1)
 
     def test_a_begun_comparison_keeps_the_choice(self, planned, tmp_path):
         for slow in (False, True):
-            first = planned(1e-3, 1e-3, 2.0 if slow else 1e-3, fine_tune=None, minutes=30, out=tmp_path / str(slow))
+            first = planned(1e-3, 1e-3, 1e9 if slow else 1e-3, fine_tune=None, minutes=30, out=tmp_path / str(slow))
             begin(first)
-            again = planned(1e-3, 1e-3, 1e-3 if slow else 2.0, fine_tune=None, minutes=30, out=tmp_path / str(slow))
+            again = planned(1e-3, 1e-3, 1e-3 if slow else 1e9, fine_tune=None, minutes=30, out=tmp_path / str(slow))
             assert again.contenders[2].is_fitted == first.contenders[2].is_fitted == slow
             assert again.fractions == first.fractions
 
