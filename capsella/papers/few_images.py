@@ -152,24 +152,20 @@ class FewImages(Published):
         kind, is_small = SOURCES[self.source], self.budget == "small"
         test, images = 20 if is_small else None, size * kind.classes
         data = kind.data.replace(per_class=size, validation_per_class=validation, test_per_class=test, split_seed=draw)
-        large = data.replace(size=ENLARGED * (data.size or 0))
-        changes: dict[str, Any] = {"balance": "none", "batch_size": 16 if images < SMALL_BATCH_BELOW else 32}
 
         def changed(recipe: Recipe) -> Recipe:
+            batch_size = min(recipe.batch_size, 16) if images < SMALL_BATCH_BELOW else recipe.batch_size
+            scale = ENLARGED if "backbone" in recipe.model.options else 1
+            scaled = data.replace(size=scale * (data.size or 0) or None)
+            recipe = replace(recipe, data=scaled, balance="none", batch_size=batch_size)
             if _is_fitted(recipe):
-                return replace(recipe, data=large, **changes)
-            recipe = replace(
+                return recipe
+            return replace(
                 recipe,
-                data=data,
-                augment=kind.augment,
+                augment=replace(kind.augment, shift=scale * kind.augment.shift),
                 epochs=SMALL_EPOCHS if is_small else usual_epochs(recipe.epochs, images),
                 keep="last",
-                **changes,
             )
-            if "backbone" in recipe.model.options:
-                augment = replace(kind.augment, shift=ENLARGED * kind.augment.shift)
-                return replace(recipe, data=large, augment=augment)
-            return recipe
 
         return {
             name: Row(

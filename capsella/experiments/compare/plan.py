@@ -62,6 +62,7 @@ from capsella.training.loop import time_steps
 from capsella.training.resolve import choose_precision
 from capsella.training.run import check_same_settings
 
+WARM_UP = 10  # a training's first tenth at most, when few steps are planned
 DISAGREEMENT = 0.06  # expected proportion of images that only one of two good networks classifies correctly
 ENOUGH_EPOCHS = 1 / 3  # of the usual ones; with fewer, networks from scratch get the time of the curve and of seeds
 RUN_SECONDS, PASSES = 3.0, 5  # of each run besides its epochs: fixed, and passes over the validation images
@@ -177,7 +178,10 @@ class Plan:
         data, recipe = contender.recipe.data, contender.recipe
         of_file = {"range": self.splits.value_range, "duplicates": "ignore"} if isinstance(data, FileData) else {}
         data = data.replace(split_file=self.split_file(fold, share), **of_file).with_measured(None, self.splits.cut)
-        recipe = replace(recipe, data=data, epochs=self.epochs(contender, share))
+        epochs, optimizer = self.epochs(contender, share), recipe.optimizer
+        steps = epochs * math.ceil(self.images(share) / recipe.batch_size)
+        optimizer = replace(optimizer, warmup_steps=min(optimizer.warmup_steps, steps // WARM_UP))
+        recipe = replace(recipe, data=data, epochs=epochs, optimizer=optimizer)
         part, has_fold = _part(share), self.is_crossvalidated and share != ALL
         words = [contender.title.partition(",")[0], f"fold {fold + 1}" if has_fold else "", part[1:]]
         return Row(

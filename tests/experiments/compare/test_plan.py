@@ -153,6 +153,16 @@ def test_every_network_gets_the_same(planned):
     assert fitted.model.options["backbone"] == made.options.backbone
 
 
+def test_a_short_training_is_not_all_warm_up(planned):
+    made = planned(0.1, 0.1, minutes=4)
+    capsules = made.contenders[0]
+    for share in (0.25, 1.0):
+        recipe = made.row(capsules, 0, share).recipe
+        steps = recipe.epochs * -(-made.images(share) // recipe.batch_size)
+        assert recipe.optimizer.warmup_steps == min(capsules.recipe.optimizer.warmup_steps, steps // 10)
+        assert recipe.optimizer.learning_rate_at(steps // 10, steps) > 0.9 * recipe.optimizer.learning_rate
+
+
 def test_speed_at_another_size_needs_no_images(backbone, tmp_path, monkeypatch):
     measured = {}
 
