@@ -17,7 +17,7 @@ from torch import Tensor
 
 from capsella import _native
 from capsella.bench.stopwatch import Latency, Throughput, best_throughput, latencies
-from capsella.data import ImageSet, evenly, load_data, single_images
+from capsella.data import ImageSet, evenly, single_images
 from capsella.environment import environment
 from capsella.errors import ArgumentError, CapsellaError, check_argument, near_names, pluralize, unknown_name
 from capsella.export.graph import Exportable, with_backend
@@ -29,6 +29,7 @@ from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier, create_model, list_models
 from capsella.models.inference import optimize_for_inference
 from capsella.routing import Routing
+from capsella.training.run import load_splits
 from capsella.training.trained import open_network
 
 BACKENDS = {
@@ -184,7 +185,7 @@ def load_with_images(name: str) -> tuple[ImageClassifier, ImageSet, str]:
     if Path(name).is_dir():
         model, run = open_network(Path(name))
         if run is not None:
-            images = single_images(load_data(run.recipe.data).train, "benchmarks")
+            images = single_images(load_splits(run).train, "benchmarks")
             return model, images, f"training images of {run.name}"
     else:
         source = "random images, fresh weights"

@@ -29,7 +29,7 @@ class CommonComparisonOptions:
     """Networks (capsella list models), shell patterns of them, or groups: `default`, `small` and `thesis`. Default: a
     light capsule network, a small residual CNN, and a pretrained CNN with a linear layer."""
     minutes: float = 30.0
-    """Time for all trainings, divided evenly over the networks; no training is longer than in its recipe."""
+    """Time for all trainings, divided over the networks; no training is longer than in its recipe."""
     folds: int | None = None
     """Cross-validation: every image is tested once, in one of this many folds. 1 holds out one test set. Default: 5 for
     fewer than 2,000 images, else 1."""
@@ -69,8 +69,8 @@ class ComparisonOptions(CommonComparisonOptions):
     """A folder with one subfolder per class, an .npz file, or the name of a public data set."""
     _: KW_ONLY
     fine_tune: bool | None = None
-    """Train the pretrained network, too, instead of fitting a logistic regression to its features. Default: if the
-    time then allows a third of the usual epochs of the others."""
+    """Train the pretrained network, too, instead of fitting a logistic regression to its features. Default:
+    EfficientNet-Lite0, if the time then allows a third of the usual epochs of the others, and two seeds or folds."""
     rates: Literal[1, 3] = 1
     """Number of learning rates per network: 1, the recipe's; or 3, also a third and three times it, by validation."""
     curve: bool = True

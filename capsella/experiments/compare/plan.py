@@ -32,6 +32,7 @@ from capsella.data.images import join
 from capsella.data.load import LoadedSource, load_source
 from capsella.data.options import FileData
 from capsella.data.splits import UNUSED
+from capsella.data.summary import LEAST_TRAIN, few_groups
 from capsella.errors import ArgumentError, CapsellaError, near_names, pluralize, warn_once
 from capsella.evaluation import detectable_difference
 from capsella.experiments.compare.contenders import (
@@ -53,6 +54,7 @@ from capsella.experiments.compare.options import (
 )
 from capsella.experiments.runner import Row
 from capsella.files import read_json, write_json
+from capsella.models.backbones import efficientnet
 from capsella.models.inference import inference
 from capsella.training import ComputeOptions
 from capsella.training.balance import choose_balance
@@ -128,13 +130,21 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the images, and on what the time is too short for."""
+        """Notes on the images, warnings of few of them, and what the time is too short for."""
         short = ["no learning curve"] if self.options.curve and not self.has_curve else []
         if self.options.seeds is None and not self.is_crossvalidated and self.seed_count < SEEDS:
             short.append(f"{pluralize(self.seed_count, 'seed')} instead of {SEEDS}")
-        if self.options.fine_tune is None and any(each.is_fitted for each in self.contenders):
+        is_usual = self.options.fine_tune is None and self.options.backbone == efficientnet.NAME
+        if is_usual and any(each.is_fitted for each in self.contenders):
             short.append("the pretrained network stays frozen")
-        return *self.splits.notes, *(f"{what}: {self.options.minutes:g} minutes are too short" for what in short)
+        tested, train = self.tested, self.splits.train.counts()
+        few = [f"{name} ({count})" for name, count in train.items() if count < LEAST_TRAIN]
+        return (
+            *self.splits.notes,
+            *([f"fewer than {LEAST_TRAIN} training images: {', '.join(few)}"] if few else []),
+            *([] if tested.group is None else few_groups(tested.group.numpy(), tested.labels.numpy(), tested.classes)),
+            *(f"{what}: {self.options.minutes:g} minutes are too short" for what in short),
+        )
 
     def seeds(self, contender: Contender) -> tuple[int, ...]:
         """Return the seeds of a network on each fold; a logistic regression does not depend on the seed."""
@@ -152,8 +162,9 @@ class Plan:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The fractions of the learning curve below 1 that leave at least two images of each class."""
-        rarest = min(self.splits.train.counts().values())
+        """The fractions of the learning curve below 1 that leave two images (on average two groups) of each class."""
+        counts, group = self.splits.train.counts(), self.splits.train.metadata.get("group")
+        rarest = min(counts.values()) if group is None else len(group.unique()) / len(counts)  # groups stay whole
         return tuple(share for share in SHARES if self.has_curve and share * rarest >= 2)
 
     @property
@@ -284,11 +295,11 @@ def make_plan(options: ComparisonOptions) -> Plan:
         return _within_time(replace(plan, costs={each.name: costs[each.name, each.recipe_name] for each in contenders}))
 
     fine_tune: bool | None = begun.get("fine_tune", options.fine_tune)
-    if fine_tune is not None or PRETRAINED not in names:
+    if fine_tune is not None or PRETRAINED not in names or options.backbone != efficientnet.NAME:
         return plan_for(fine_tune is True)
     with suppress(ArgumentError):  # too little time
         plan = plan_for(True)
-        if _has_enough(plan):
+        if _has_enough(plan) and plan.has_repeats:
             return plan
     return plan_for(False)
 
@@ -379,7 +390,7 @@ def _folds(options: ComparisonOptions, data: DataOptions) -> Iterator[Fold]:
             except CapsellaError:
                 number -= 1
         if 1 < number < FOLDS:
-            warn_once("few folds", f"{number} folds instead of {FOLDS}, because a class has so few images")
+            warn_once("few folds", f"{number} folds instead of {FOLDS}, because a class has so few images or groups")
     for fold in range(number):
         each = data if number == 1 else replace(data, folds=number, fold=fold)
         yield Fold(source.split(each), source.table(each))

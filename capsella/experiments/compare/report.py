@@ -12,7 +12,6 @@ from capsella.environment import environment, machine, versions
 from capsella.errors import pluralize
 from capsella.evaluation import Interval
 from capsella.evaluation.metrics import confusions
-from capsella.experiments.compare.options import VALIDATION
 from capsella.experiments.compare.results import Comparison
 from capsella.experiments.compare.words import network_cells, phrase, plan_lines, short_warnings, shortcut_lines
 from capsella.experiments.runner import format_duration
@@ -134,15 +133,16 @@ def _pictures(
 def _curve(found: Comparison) -> Section:
     name, title = "curve", "Would more images help?"
     if not found.curves:
-        plan, reason = found.plan, "a class has too few images for a part of it"
+        plan, reason = found.plan, "a class has too few images or groups for a part of it"
         if not plan.has_curve:
             reason = f"{plan.options.minutes:g} minutes were too short" if plan.options.curve else "--no-curve was set"
         return Section(name, title, f"Not measured: {reason}.")
     titles = {network.name: network.title for network in found.decision.networks}
     where = " of the first fold" if found.plan.is_crossvalidated else ""
+    shares = ", ".join(f"{100 * share:g}" for share in found.plan.shares)
     text = (
-        f"Each network trained on 25, 50 and 100 % of the training images, tested on the same test images{where}, with "
-        "95 % intervals. If a curve still rises at its end, more images should help."
+        f"Each network trained on {shares} and 100 % of the training images, tested on the same test images{where}, "
+        "with 95 % intervals. If a curve still rises at its end, more images should help."
     )
     curves = {titles[network]: curve for network, curve in found.curves.items()}
     return Section(name, title, text, curve_figure(curves, found.setting.measure))
@@ -150,27 +150,32 @@ def _curve(found: Comparison) -> Section:
 
 def _protocol(found: Comparison) -> list[str]:
     plan, options = found.plan, found.plan.options
-    epochs = "; ".join(
-        f"{each.title}: {plan.epochs(each)} of usually {each.epochs_for(len(plan.splits.train))}"
+    parts = "; ".join(
+        f"{each.title} {plan.network_seconds(each) / 60:.0f} minutes"
+        + (
+            ""
+            if each.is_fitted
+            else f", {plan.epochs(each)} of usually {each.epochs_for(len(plan.splits.train))} epochs"
+        )
         for each in plan.contenders
-        if not each.is_fitted
     )
     fitted = [each.title for each in plan.contenders if each.is_fitted]
     lines = [
         *plan_lines(plan),
-        f"Time was divided evenly over the networks ({options.minutes:g} minutes in all), and each schedule fitted to "
-        f"its share. Epochs: {epochs or 'none'}.",
+        f"Planned for {options.minutes:g} minutes: {parts}. Parts are even, unless a network needs less, or more for "
+        "its fewest epochs.",
     ]
     if fitted:
         lines.append(
             f"{' and '.join(fitted)}: weights from other images, not trained further; a logistic regression on its "
             "features, whose strength of regularisation was cross-validated on the training images."
         )
+    of_fold = " of each fold (about)" if plan.is_crossvalidated else ""
     trainings = " and over trainings" if plan.has_repeats else "; one training of each network"
     rates = "its recipe's learning rate" if options.rates == 1 else "the best of three learning rates"
     return [
         *lines,
-        f"Each network had {rates}. Validation images ({100 * VALIDATION:g} % of those for training) chose the epoch, "
+        f"Each network had {rates}. {len(plan.splits.validation):,} validation images{of_fold} chose the epoch, "
         "and the best network of each kind. Test images chose nothing but the recommendation.",
         f"Accuracy counts images that no network had seen. Intervals are 95 %, over images or groups{trainings}. "
         "Images without a group are taken for independent.",

@@ -31,7 +31,8 @@ def phrase(found: Comparison) -> tuple[str, list[str]]:
     ]
     if found.final is not None:
         sentences.append(
-            "capsella export and predict take this network trained once more, also on the images that its fold tested. "
+            "capsella export and predict take this network trained once more, also on the images that its fold "
+            f"tested{'' if found.setting.groups is None else ', except one group'}. "
             "The accuracies are those of the folds' networks; that of the last one was not measured."
         )
     if found.left_out:
@@ -202,7 +203,8 @@ def _limits(found: Comparison) -> str:
     ]
     if short:
         text += f" Longer trainings (--minutes) may change the order: {', '.join(short)}."
-    return text + " How networks do on images of another day, patient or instrument was not tested."
+    new = "another day, patient or instrument" if found.setting.groups is None else "another day or instrument"
+    return f"{text} How networks do on images of {new} was not tested."
 
 
 def _shortcut(shortcut: Shortcut, *, is_first: bool) -> str:
@@ -239,7 +241,7 @@ def plan_summary(plan: Plan) -> Group:
         cells = [str(each.recipe.data.size), f"{each.parameters:,}", shown]
         table.add_row(Text(each.title), *cells, format_duration(plan.seconds(each)), format_duration(time))
     runs = sum(plan.runs(each, share) for each in plan.contenders for share in (1.0, *plan.shares, ALL))
-    total = f"{runs:.0f} runs, about {format_duration(plan.total_seconds())} on this machine (measured just now)."
+    total = f"{runs:.0f} runs, about {format_duration(plan.total_seconds())} in all on this machine."
     return Group(*_wrapped(head), Text(), table, Text(), *_wrapped([*plan_lines(plan), total]))
 
 
@@ -257,7 +259,7 @@ def result_summary(found: Comparison) -> Group:
     if decision.recommended is not None:
         lines.append(f"Run: {decision.recommended.best_run}")
     if found.final is not None:
-        lines.append(f"Network for export and predict (trained on all images, not tested): {found.final}")
+        lines.append(f"Network for export and predict (trained on test images, too): {found.final}")
     return Group(Text(), table, Text(), *_wrapped(lines))
 
 

@@ -124,7 +124,7 @@ class TestDone:
         out = " ".join(capsys.readouterr().out.split())
         assert "run 1 of" not in out
         assert f"Run: {done / before['recommended']} " in out
-        assert f"not tested): {done / before['final']} " in out
+        assert f"trained on test images, too): {done / before['final']} " in out
 
     def test_other_options_are_refused(self, done, images, backbone, wrong):
         assert "minutes" in wrong(images, *FLAGS, "--folds", 3, "--backbone", backbone, "--out", done, "--minutes", 1)

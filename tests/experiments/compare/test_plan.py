@@ -12,6 +12,7 @@ from capsella.experiments.compare import ComparisonOptions, make_plan, plan
 from capsella.experiments.compare.contenders import GROUPS, network_names, side_for
 from capsella.experiments.compare.plan import Cost, begin
 from capsella.files import read_json, write_json
+from capsella.models.backbones import efficientnet
 from capsella.training.loop import StepTime
 from tests.experiments.compare.conftest import write_images
 from tests.experiments.compare.made import FLAGS, NETWORKS
@@ -64,7 +65,7 @@ class TestTime:
         ):
             made = planned(0.02, 0.02, folds=1, minutes=minutes)
             assert (made.has_curve, made.seed_count) == (curve, seeds)
-            assert len(made.notes) == (not curve) + (seeds < 3)
+            assert len(made.notes) == (not curve) + (seeds < 3) + 1  # few training images
             assert made.has_repeats == (seeds > 1)
             assert all(made.epochs(each) >= epochs for each in made.contenders if not each.is_fitted)
             assert made.total_seconds() <= 1.05 * 60 * minutes
@@ -72,7 +73,19 @@ class TestTime:
 
 
 class TestFineTuning:
-    """By default, the pretrained network is trained if the others still get a third of their epochs."""
+    """By default, EfficientNet is trained if the others still get a third of their epochs."""
+
+    @pytest.fixture(autouse=True)
+    def usual(self, monkeypatch, backbone):
+        monkeypatch.setattr(efficientnet, "NAME", str(backbone))
+
+    def test_another_backbone_stays_frozen(self, planned, monkeypatch):
+        monkeypatch.setattr(efficientnet, "NAME", "another")
+        assert planned(1e-3, 1e-3, 1e-3, fine_tune=None).contenders[2].is_fitted
+
+    def test_with_one_seed_only_it_stays_frozen(self, planned):
+        made = planned(1e-3, 1e-3, 1e-3, fine_tune=None, folds=1, seeds=1)
+        assert made.contenders[2].is_fitted
 
     def test_with_enough_time(self, planned):
         made = planned(1e-3, 1e-3, 1e-3, fine_tune=None)
