@@ -300,13 +300,12 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
 
 
 def _over_the_whole_training(recipe: Recipe) -> Recipe:
-    """Return the recipe with its spread margin and its learning rate's decay spread over all steps.
+    """Return the recipe with its spread margin and fast exponential decays spread over all steps.
 
     A decay to a tenth or less per period is meant for a training of known length; a longer one would end at a learning
-    rate of nearly zero. A slow decay becomes a cosine: in a short training, the rate would hardly fall.
+    rate of nearly zero.
     """
     optimizer = recipe.optimizer
-    if optimizer.schedule == "exponential" and optimizer.method != "logistic_regression":
-        changes: dict[str, Any] = {"decay_steps": None} if optimizer.decay <= 0.1 else {"schedule": "cosine"}
-        optimizer = replace(optimizer, **changes)
+    if optimizer.schedule == "exponential" and optimizer.decay <= 0.1:
+        optimizer = replace(optimizer, decay_steps=None)
     return replace(recipe, loss=replace(recipe.loss, spread_schedule="linear"), optimizer=optimizer)

@@ -71,8 +71,4 @@ def test_a_rate_that_falls_to_a_tenth_falls_over_the_whole_training(steps):
         options = recipe.optimizer
         assert options.learning_rate_at(steps, steps) == pytest.approx(options.learning_rate / 10)
 
-
-def test_a_slow_decay_becomes_a_cosine():
-    """0.96 per 2,000 steps would hardly fall in a short training, beside networks whose rate falls to zero."""
-    options = recipe_for("sabour2017_capsnet")[1].optimizer
-    assert options.learning_rate_at(300, 300) == 0.0
+    assert recipe_for("sabour2017_capsnet")[1].optimizer.decay_steps is not None  # 0.96 at a time does not vanish
