@@ -276,6 +276,8 @@ def make_plan(options: ComparisonOptions) -> Plan:
     if begun and begun["images"] != _digests(folds):
         raise CapsellaError("the images have changed since this comparison began; choose another --out")
     names = begun.get("networks") or network_names(options.networks)
+    if PRETRAINED in set(network_names(options.networks)).difference(names):
+        warn_once("began without", "this comparison began without the pretrained network; another --out adds it")
     balance: Balance = begun.get("balance") or choose_balance(splits.train.counts())[0]
     precision = begun.get("precision") or options.precision
     if precision == "auto":

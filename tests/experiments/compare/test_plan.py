@@ -206,7 +206,11 @@ def test_without_the_package_the_others_are_compared(images, tmp_path, monkeypat
     monkeypatch.setattr(plan, "_measure", lambda *_: Cost(1e-3, 1e-3))
     options = {"images": str(images), "out": tmp_path / "c"}
     with pytest.warns(UserWarning, match="pretrained"):
-        assert [each.family for each in make_plan(ComparisonOptions(**options)).contenders] == ["capsules", "CNN"]
+        made = make_plan(ComparisonOptions(**options))
+    assert [each.family for each in made.contenders] == ["capsules", "CNN"]
+    begin(made)
+    with pytest.warns(UserWarning, match="began without the pretrained network"):
+        make_plan(ComparisonOptions(**options))
     with pytest.raises(CapsellaError):
         make_plan(ComparisonOptions(networks=NETWORKS, **options))
 
