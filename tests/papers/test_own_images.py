@@ -70,5 +70,4 @@ def test_a_rate_that_falls_to_a_tenth_falls_over_the_whole_training(steps):
     for recipe in (recipe_for("forslov2018_cnnnet1_init1")[1], get_recipe("images-emnet")):
         options = recipe.optimizer
         assert options.learning_rate_at(steps, steps) == pytest.approx(options.learning_rate / 10)
-
     assert recipe_for("sabour2017_capsnet")[1].optimizer.decay_steps is not None  # 0.96 at a time does not vanish

@@ -107,7 +107,6 @@ def make_contenders(
     side: int,
     balance: Balance,
     precision: ResolvedPrecision,
-    fine_tune: bool,
 ) -> list[Contender]:
     """Return the networks of a comparison; each is built on the meta device to check that it fits the images.
 
@@ -117,7 +116,6 @@ def make_contenders(
         splits: images at the size that networks trained from scratch see.
         side: pixels of the shorter side of the original images.
         balance, precision: used for every network.
-        fine_tune: train the pretrained network instead of fitting a logistic regression to its features.
 
     Raises:
         ArgumentError: a network cannot take the images, or there are fewer than two networks.
@@ -126,7 +124,7 @@ def make_contenders(
     for name in names:
         by_default = name == PRETRAINED and name not in options.networks and options.backbone == efficientnet.NAME
         if not by_default or _has_weights():
-            contenders.append(_contender(name, options, splits, side, balance, precision, fine_tune))
+            contenders.append(_contender(name, options, splits, side, balance, precision))
     if len(contenders) < 2:
         raise ArgumentError("networks", "be at least two to compare", tuple(names))
     return contenders
@@ -143,17 +141,11 @@ def _has_weights() -> bool:
 
 
 def _contender(
-    name: str,
-    options: ComparisonOptions,
-    splits: Splits,
-    side: int,
-    balance: Balance,
-    precision: ResolvedPrecision,
-    fine_tune: bool,
+    name: str, options: ComparisonOptions, splits: Splits, side: int, balance: Balance, precision: ResolvedPrecision
 ) -> Contender:
     recipe_name, recipe = recipe_for(name)
     if "backbone" in recipe.model.options:
-        if fine_tune and name == PRETRAINED:
+        if options.fine_tune and name == PRETRAINED:
             recipe_name, recipe = "images-fine-tuned", get_recipe("images-fine-tuned")
         recipe = recipe.with_model(backbone=options.backbone)
         size = max(splits.image_size[0], min(side, PRETRAINED_SIDE))

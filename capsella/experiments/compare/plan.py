@@ -275,8 +275,9 @@ def make_plan(options: ComparisonOptions) -> Plan:
     splits = folds[0].splits
     if begun and begun["images"] != _digests(folds):
         raise CapsellaError("the images have changed since this comparison began; choose another --out")
-    names = begun.get("networks") or network_names(options.networks)
-    if PRETRAINED in set(network_names(options.networks)).difference(names):
+    wanted = network_names(options.networks)
+    names = begun.get("networks") or wanted
+    if PRETRAINED in wanted and PRETRAINED not in names:
         warn_once("began without", "this comparison began without the pretrained network; another --out adds it")
     balance: Balance = begun.get("balance") or choose_balance(splits.train.counts())[0]
     precision = begun.get("precision") or options.precision
@@ -286,7 +287,8 @@ def make_plan(options: ComparisonOptions) -> Plan:
     costs: dict[tuple[str, str], Cost] = {}
 
     def plan_for(fine_tune: bool) -> Plan:
-        contenders = tuple(make_contenders(names, options, splits, side, balance, precision, fine_tune))
+        chosen = replace(options, fine_tune=fine_tune)
+        contenders = tuple(make_contenders(names, chosen, splits, side, balance, precision))
         plan = Plan(options, folds, contenders, {}, {}, loading, seeds, options.curve)
         if begun:
             kept = {name: begun[name] for name in ("fractions", "loading", "has_curve")}
