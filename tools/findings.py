@@ -2,8 +2,8 @@
 
 - `python -m tools.findings`: draw results/figures/findings.png and write the tables between the page's markers.
 - `python -m tools.findings collect RUNS`: add what finished in a folder of runs (made by `capsella papers run … --out
-  RUNS/NAME`): tables to results/tables, and comparisons of few-images and viewpoint-curves to findings.csv; also those
-  of `capsella compare DOMAIN DOMAIN… --out RUNS/NAME`.
+  RUNS/NAME`): tables to results/tables, and comparisons of few-images, viewpoint-curves and training-lengths to
+  findings.csv; also those of `capsella compare DOMAIN DOMAIN… --out RUNS/NAME`.
 """
 
 import csv
@@ -131,8 +131,15 @@ def collect(runs: Path, folder: Path = RESULTS) -> list[str]:
 
 
 def comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row of findings.csv for each comparison of a table of few images or of viewpoint curves."""
+    """Yield a row of findings.csv for each comparison of few images, of viewpoint curves or of training lengths."""
     own, rows = values["heads"][:2], values["rows"]
+    if values["heads"][:3] == ["data", "routing", "images"]:
+        for row in rows:
+            if row["gain"] is not None:
+                data, routing, images = row["label"]
+                twin = {"label": [data, "uniform couplings"], "error_percent": row["uniform_error_percent"]}
+                name = f"{data}, benchmark network, {images} images: {routing} routing over uniform couplings"
+                yield _row(name, "training-lengths", row, twin, row["gain"], images, "error_percent")
     if own == ["images per class", "network"]:
         for row in rows:
             if row["gain"] is not None:

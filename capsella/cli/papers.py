@@ -38,7 +38,7 @@ class Papers:
     data: str | None = None
     """With run: other data sets, separated by commas, e.g. fashion-mnist instead of mnist."""
     rows: tuple[str, ...] = ()
-    """With run routings: train only these routings."""
+    """With run routings or training-lengths: train only these routings."""
     plugin: Path | None = None
     """A Python file that registers a routing, network or recipe of your own."""
     stand_ins: bool = False

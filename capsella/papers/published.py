@@ -11,6 +11,7 @@ from capsella.papers.few_images import FewImages, pretrained_table
 from capsella.papers.forslov2018 import figures as forslov2018_figures
 from capsella.papers.forslov2018 import tables as forslov2018
 from capsella.papers.hinton2018 import tables as hinton2018
+from capsella.papers.routing_benchmark.lengths import TrainingLengths
 from capsella.papers.routing_benchmark.table import RoutingBenchmark
 from capsella.papers.sabour2017 import tables as sabour2017
 from capsella.papers.table_types import Claim, Published
@@ -39,6 +40,7 @@ TABLES: dict[str, Callable[[BudgetName], Published]] = {
 # Tables that are in no paper: `papers run` makes them; `papers reproduce` has nothing to compare them with.
 OWN_TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "routings": lambda budget: RoutingBenchmark(budget=budget),
+    "training-lengths": lambda budget: TrainingLengths(budget=budget),
     "few-images": lambda budget: FewImages(budget=budget),
     "few-images-pretrained": pretrained_table,
     "viewpoint-curves": lambda budget: ViewpointCurves(budget=budget),
@@ -84,7 +86,7 @@ def find_published(name: str, budget: BudgetName, sources: str | None = None, ro
         name: as `capsella papers list` prints it.
         budget: small, medium or full.
         sources: names of data sets, separated by commas.
-        rows: labels of the rows to train; only for the routing benchmark.
+        rows: labels of the rows to train; only for the tables of the routing benchmark.
 
     Raises:
         ArgumentError: an unknown name (suggests the nearest), or sources or rows that this table does not take.
@@ -100,6 +102,6 @@ def find_published(name: str, budget: BudgetName, sources: str | None = None, ro
         published = published.on(sources)
     if rows:
         if not isinstance(published, RoutingBenchmark):
-            raise ArgumentError("rows", "only be given for the table routings", tuple(rows))
+            raise ArgumentError("rows", "only be given for the tables routings and training-lengths", tuple(rows))
         return replace(published, only=tuple(rows))
     return published

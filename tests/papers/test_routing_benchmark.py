@@ -25,6 +25,7 @@ from capsella.papers.routing_benchmark.datasets import (
     datasets_on,
     rows_on,
 )
+from capsella.papers.routing_benchmark.lengths import TrainingLengths
 from capsella.papers.routing_benchmark.table import RoutingBenchmark, ranks
 from capsella.routing import ROUTINGS
 from capsella.training import ModelOptions, Recipe, RunFolder, registry
@@ -233,3 +234,26 @@ def test_only_some_rows(tiny, tmp_path):
     with pytest.raises(ArgumentError) as error:
         dataclasses.replace(benchmark, only=("slef",)).run(tmp_path, (0,), "c", QUIET)
     assert error.value.argument == "rows"
+
+
+@pytest.mark.slow
+def test_gains_by_length_of_training(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "FACTORS", (1.0, 3.0))
+    lengths = TrainingLengths(budget="small", datasets=tiny("dynamic", "uniform", "self").datasets)
+    values = lengths.run(tmp_path, (0, 1), "c", QUIET)
+    assert [row["label"] for row in values["rows"]] == [["digits", "dynamic", n] for n in ("64", "256", "1,024")]
+    searched = {path.name.partition("-rate")[0].rpartition("-")[2] for path in tmp_path.glob("*split*")}
+    assert searched == {"1n", "4n"}
+    first, second, third = values["rows"]
+    for key in ("runs", "uniform_runs"):
+        rates = [{run["recipe"]["optimizer"]["learning_rate"] for run in row[key]} for row in (second, third)]
+        assert rates[0] == rates[1]
+    routed, uniform, longer = (
+        accuracy([run["test"] for run in runs])
+        for runs in (first["runs"], first["uniform_runs"], second["uniform_runs"])
+    )
+    assert first["gain"]["estimate"] == pytest.approx((routed - uniform).mean())
+    assert first["gain_over_longer"]["estimate"] == pytest.approx((routed - longer).mean())
+    assert third["gain_over_longer"] is None
+    with pytest.raises(ArgumentError, match="rows"):
+        dataclasses.replace(lengths, only=("self",)).run(tmp_path, (0, 1), "c", QUIET)  # has no twin
