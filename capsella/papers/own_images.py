@@ -109,8 +109,8 @@ def images_emnet() -> Recipe:
 
 @register_recipe
 def images_capsnet() -> Recipe:
-    """CapsNet on a folder of images, in bfloat16 if that is faster."""
-    return replace(sabour2017_cells(), data=FOLDER, precision="auto", balance="auto")
+    """CapsNet on a folder of images."""
+    return replace(sabour2017_cells(), data=FOLDER, balance="auto")
 
 
 @register_recipe
