@@ -2,8 +2,8 @@
 
 - `python -m tools.findings`: draw results/figures/findings.png and write the tables between the page's markers.
 - `python -m tools.findings collect RUNS`: add what finished in a folder of runs (made by `capsella papers run … --out
-  RUNS/NAME`): tables to results/tables, and comparisons of few-images, viewpoint-curves and training-lengths to
-  findings.csv; also those of `capsella compare DOMAIN DOMAIN… --out RUNS/NAME`.
+  RUNS/NAME`): tables to results/tables, and comparisons of few-images, viewpoint-curves, training-lengths and
+  overlapping-digits to findings.csv; also those of `capsella compare DOMAIN DOMAIN… --out RUNS/NAME`.
 """
 
 import csv
@@ -131,7 +131,7 @@ def collect(runs: Path, folder: Path = RESULTS) -> list[str]:
 
 
 def comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row of findings.csv for each comparison of few images, of viewpoint curves or of training lengths."""
+    """Yield a row of findings.csv for each comparison in a table of our own: see `collect`."""
     own, rows = values["heads"][:2], values["rows"]
     if values["heads"][:3] == ["data", "routing", "images"]:
         for row in rows:
@@ -149,6 +149,14 @@ def comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
                 seen = f"{epochs * size * SOURCES[data].classes:,}"
                 name = f"{data}, {size} images per class: Efficient-CapsNet over {network}"
                 yield _row(name, "few-images", first, row, row["gain"], seen, "error_percent")
+    if own == ["data", "class capsules"]:
+        for row in rows[:-1]:
+            if row["gain"] is not None:
+                recipe = row["runs"][0]["recipe"]
+                seen = f"{recipe['epochs'] * recipe['epoch_images']:,}"
+                data, head = row["label"]
+                name = f"{data}: {head} over uniform couplings"
+                yield _row(name, "overlapping-digits", row, rows[-1], row["gain"], seen, "error_percent")
     if own == ["viewpoints by", "network"]:
         for row in rows:
             if (gain := row["gain_at_equal_familiar_error"]) is not None:

@@ -43,6 +43,7 @@ from capsella.evaluation.statistics import (
     pooled_seed_variance,
     proportion_interval,
     rank_test,
+    slope_interval,
     wilson_interval,
 )
 from capsella.evaluation.tables import (

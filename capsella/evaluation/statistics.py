@@ -339,6 +339,34 @@ def difference_interval(
     return _interval(float(by_seed[0].mean() - by_seed[1].mean()), centre, images, trainings, least=-1.0)
 
 
+def slope_interval(
+    first: Correct,
+    second: Bool[np.ndarray, "other_seeds images"],
+    covariate: Float[np.ndarray, " images"],
+    groups: Groups | None = None,
+) -> Interval:
+    """Return how much the accuracy of `first` minus that of `second` rises per standard deviation of a covariate.
+
+    The slope of least squares, paired over images, with its 95 % interval over images (or their groups) and seeds.
+
+    Raises:
+        ArgumentError: a covariate of another shape or with one value only; arrays that do not fit.
+    """
+    _check_pair(first, second)
+    if covariate.shape != first.shape[1:] or not np.ptp(covariate):
+        rule = f"be one number for each of the {first.shape[1]} images, not all equal"
+        raise ArgumentError("covariate", rule, covariate.shape)
+    z = (covariate - covariate.mean()) / covariate.std()
+    by_seed = [(correct * z).mean(1) for correct in (first, second)]
+    slope = float(by_seed[0].mean() - by_seed[1].mean())
+    apart = first.mean(0) - second.mean(0)
+    moves = z * (apart - apart.mean() - slope * z) / len(z)
+    dof = len(z) - 2
+    alone = VarianceComponent(len(z) / dof * float((moves**2).sum()), dof)
+    images = cluster_variance(moves, groups, alone)
+    return _interval(slope, None, images, [_seed_component(slopes) for slopes in by_seed], least=-math.inf)
+
+
 def detectable_difference(
     labels: Int[np.ndarray, " images"], disagreement: float, *, balanced: bool, units: int | None = None
 ) -> float:

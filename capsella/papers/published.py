@@ -11,6 +11,7 @@ from capsella.papers.few_images import FewImages, pretrained_table
 from capsella.papers.forslov2018 import figures as forslov2018_figures
 from capsella.papers.forslov2018 import tables as forslov2018
 from capsella.papers.hinton2018 import tables as hinton2018
+from capsella.papers.overlapping_digits import overlapping_digits
 from capsella.papers.routing_benchmark.lengths import TrainingLengths
 from capsella.papers.routing_benchmark.table import RoutingBenchmark
 from capsella.papers.sabour2017 import tables as sabour2017
@@ -44,6 +45,7 @@ OWN_TABLES: dict[str, Callable[[BudgetName], Published]] = {
     "few-images": lambda budget: FewImages(budget=budget),
     "few-images-pretrained": pretrained_table,
     "viewpoint-curves": lambda budget: ViewpointCurves(budget=budget),
+    "overlapping-digits": overlapping_digits,
     "sabour2017-rates": sabour2017.rates,
     "sabour2017-decoder": sabour2017.decoder_weights,
 }

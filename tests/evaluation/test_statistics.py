@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import norm, t
+from scipy.stats import linregress, norm, t
 
 from capsella.errors import ArgumentError
 from capsella.evaluation import (
@@ -13,6 +13,7 @@ from capsella.evaluation import (
     difference_interval,
     proportion_interval,
     rank_test,
+    slope_interval,
     wilson_interval,
 )
 from capsella.evaluation.statistics import VarianceComponent, cluster_variance, effective_sample_fraction, influence
@@ -62,6 +63,21 @@ class TestByHand:
         assert interval.degrees == pytest.approx((images + seeds) ** 2 / (images**2 / 9 + seeds**2 / 1))
         assert interval.standard_error == pytest.approx((images + seeds) ** 0.5)
         assert (interval.low, interval.high) == (0, 1)  # two seeds that differ this much prove nothing
+
+    def test_a_slope_is_that_of_least_squares(self):
+        generator = np.random.default_rng(0)
+        covariate = generator.random(500)
+        first, second = generator.random((2, 1, 500)) < 0.5 + 0.4 * covariate * np.array([1, -1])[:, None, None]
+        found = slope_interval(first, second, covariate)
+        expected = linregress(covariate / covariate.std(), first[0].astype(float) - second[0])
+        assert found.estimate == pytest.approx(expected.slope)
+        assert found.seed_error is None
+        assert found.image_error == pytest.approx(expected.stderr, rel=0.1)  # that of residuals of unequal variance
+        assert found.high - found.estimate == pytest.approx(found.image_error * t.ppf(0.975, 498))
+        whole = slope_interval(first.repeat(3, 1), second.repeat(3, 1), covariate.repeat(3), np.arange(500).repeat(3))
+        assert whole.image_error == pytest.approx(found.image_error, rel=0.01)  # copies add nothing
+        with pytest.raises(ArgumentError, match="covariate"):
+            slope_interval(first, second, np.ones(500))
 
     def test_agreement_is_not_certainty(self):
         same = correct("1" * 90 + "0" * 10)

@@ -1,15 +1,19 @@
 """Our own tables: few images, viewpoint curves, and sweeps."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from capsella.data import ImageSet, PairSet, load_data
 from capsella.data.sources import toys
-from capsella.experiments import fit
-from capsella.papers import few_images, viewpoint_curves
-from capsella.papers.budget import Budget
+from capsella.experiments import fit, unpack_correct
+from capsella.papers import few_images, overlapping_digits, viewpoint_curves
+from capsella.papers.budget import Budget, Budgets
 from capsella.papers.few_images import FewImages, pretrained_table
+from capsella.papers.overlapping_digits import overlaps
 from capsella.papers.sabour2017 import tables as sabour2017
 from capsella.papers.table_types import ErrorRow, Sweep
 from capsella.papers.viewpoint_curves import ViewpointCurves, adjusted_means
@@ -97,6 +101,40 @@ def test_equal_familiar_error():
     above = [run + np.array([0.0, 3.0]) for run in second]
     means = adjusted_means([first, above])
     assert means[1] - means[0] == pytest.approx([3.0, 3.0])
+
+
+def test_gains_by_overlap(tmp_path, monkeypatch):
+    tiny = Budget(epochs=1, epoch_images=64, batch_size=16, validation_pairs=20, test_pairs=200, ema=0.9)
+    monkeypatch.setattr(overlapping_digits, "BUDGETS", Budgets(tiny, tiny))
+    table = overlapping_digits.overlapping_digits("small").on("digits")
+    rows = [
+        replace(row, recipe=replace(row.recipe.with_model(reconstruction=False), data=row.recipe.data.replace(size=20)))
+        for row in table.rows[1:]
+    ]
+    values = replace(table, rows=tuple(rows)).run(tmp_path, (0, 1), "c", QUIET)
+    routed, uniform = values["rows"]
+    heads = ("self-attention", "uniform couplings")
+    assert [row["label"] for row in values["rows"]] == [["pairs of digits", name] for name in heads]
+    correct = [np.array([unpack_correct(run["test"]) for run in row["runs"]]) for row in values["rows"]]
+    apart = correct[0].mean(0) - correct[1].mean(0)
+    overlap = overlaps(load_data(rows[0].recipe.data).test)
+    slope = np.cov(apart, overlap, ddof=0)[0, 1] / overlap.std()
+    assert routed["rise_of_gain"]["estimate"] == pytest.approx(slope)
+    assert routed["gain"]["estimate"] == pytest.approx(apart.mean())
+    assert routed["overlap"] == sorted(routed["overlap"])
+    assert np.mean(routed["error_percent_by_overlap"]) == pytest.approx(np.mean(routed["error_percent"]))
+    assert uniform["gain"] is None
+    assert not any(RunFolder(path).is_tested for path in tmp_path.glob("choice-*"))
+
+
+def test_overlap_is_the_shared_part_of_the_lighter_digit():
+    images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+    images[0, 0, 0] = 200  # the upper row
+    images[1, 0, :, 0] = 100  # the left column, half as bright
+    images[2, 0, 1, 1] = 50
+    pairs = PairSet(ImageSet(images, torch.arange(3), ("a", "b", "c")), 50, shift=0)
+    shared = {frozenset((0, 1)): 0.5, frozenset((0, 2)): 0.0, frozenset((1, 2)): 0.0}
+    assert overlaps(pairs).tolist() == [shared[frozenset(labels)] for labels in pairs.labels.tolist()]
 
 
 def test_sweeps_differ_in_what_is_swept_and_test_nothing(tmp_path):
