@@ -22,7 +22,7 @@ from capsella.training.registry import get_recipe, list_recipes, register_recipe
 UNNAMED = Path("images")  # placeholder folder of these recipes
 FOLDER = FolderData(UNNAMED, size=32)
 # The recipe with which `capsella compare` trains each network. Other CNNs are trained as images-resnet, other capsules
-# as images-capsnet.
+# as images-efficient, but at OTHER_RATE and with the loss of their own paper's recipe.
 RECIPE_OF = {
     "sabour2017_capsnet": "images-capsnet",
     "sabour2017_cnn": "images-cnn",
@@ -37,6 +37,8 @@ RECIPE_OF = {
     "backbone_linear": "images-backbone-linear",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
+# At 0.0001, the rate of images-capsnet, and at 0.004, that of images-efficient, some of them hardly learn.
+OTHER_RATE = 1e-3
 PRETRAINED = "efficientnet_lite0"  # the default backbone
 DEFAULT = "images-efficient"  # the recipe of `capsella train FOLDER`
 # Images are resized to the largest of these that exceeds neither their own size nor the recipe's.
@@ -290,11 +292,16 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
         ValueError: no network has the name.
     """
     has_capsules = "routing" in ModelOptions(network).complete().options
-    name = RECIPE_OF.get(network, "images-capsnet" if has_capsules else "images-resnet")
+    name = RECIPE_OF.get(network, "images-efficient" if has_capsules else "images-resnet")
     recipe = get_recipe(name)
     if recipe.model.name != network:
-        stem = {option: value for option, value in recipe.model.options.items() if option == "halve_from"}
-        recipe = recipe.with_network(network).with_model(**stem)
+        halve_from, recipe = recipe.model.options.get("halve_from"), recipe.with_network(network)
+        if "halve_from" in recipe.model.complete().options:
+            recipe = recipe.with_model(halve_from=halve_from)
+    if has_capsules and network not in RECIPE_OF:
+        own = (get_recipe(other) for other in list_recipes())
+        loss = next((other.loss for other in own if other.model.name == network), recipe.loss)
+        recipe = replace(recipe, loss=loss, optimizer=replace(recipe.optimizer, learning_rate=OTHER_RATE))
     unchanged = {option: value for option, value in UNCHANGED.items() if option in recipe.model.options}
     return name, replace(_over_the_whole_training(recipe.with_model(**unchanged)), balance="auto")
 

@@ -1,5 +1,6 @@
 """Recipes for a user's own images, and how they are adapted to a folder."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_other_cnns_are_trained_as_the_residual_network_and_other_heads_as_the_c
         assert recipe.optimizer == get_recipe(like).optimizer
         assert recipe.loss.name == "cross_entropy"
     assert recipe_for("mazzia2021_average_pooling")[1].model.options["halve_from"] == 48
+
+
+def test_other_capsules_have_their_papers_loss_and_a_rate_at_which_they_learn():
+    recipes = {name: recipe_for(name)[1] for name in ("hahn2019_convnet", "benchmark_capsnet")}
+    assert [recipe.loss.name for recipe in recipes.values()] == ["cross_entropy", "margin"]
+    for network, recipe in recipes.items():
+        like = get_recipe("images-efficient")
+        assert recipe.model.name == network
+        assert recipe.optimizer == dataclasses.replace(like.optimizer, learning_rate=1e-3)
 
 
 def test_the_size_is_the_largest_that_the_images_have_and_the_recipe_takes():
