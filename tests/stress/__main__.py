@@ -15,7 +15,7 @@ import torch
 from tests.stress.ground import Tally
 
 # Part → its share of the time.
-PARTS = {"numbers": 3, "files": 3, "kills": 5}
+PARTS = {"files": 3, "kills": 5}
 
 
 def main() -> int:
