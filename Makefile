@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make lint · make docs · make pages · make results · make bench · make faults · make stress · make lock
+# make demo · make test · make test-all · make lint · make docs · make pages · make results · make bench · make faults · make lock
 #
 # Each target installs what it needs, and no more, into .venv, at the versions of constraints.txt.
 # CPU=1 make demo takes PyTorch's CPU build: on Linux the default brings gigabytes of CUDA.
@@ -10,7 +10,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 SOURCES := CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-all lint format docs pages results bench faults stress lock
+.PHONY: demo test test-all lint format docs pages results bench faults lock
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -87,10 +87,6 @@ bench: .venv/test
 # Plants one-line faults in a copy, one at a time, and reports which test catches each. FAULTS="--slow --only routing"
 faults: .venv/test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.faults $(FAULTS)
-
-# A campaign to break it: docs/reference/reliability.md. STRESS_MINUTES=60 STRESS="kills files --seed 7"; --help tells.
-stress: .venv/test-all
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive nice -n 10 $(BIN)/python -m tests.stress $(STRESS)
 
 # constraints.txt with the hashes of all files, for pip install --require-hashes.
 lock: .venv/bin/python

@@ -26,7 +26,6 @@ from capsella.data.splits import single_images
 from capsella.errors import CapsellaError, check_argument
 from capsella.evaluation.domain import ADAPTED, adapted_images
 from capsella.export.graph import Output, fitted_outputs
-from capsella.export.odd_files import write_odd_files
 from capsella.export.onnx_files import load_onnx, write_int8, write_onnx
 from capsella.export.parity import Parity, Precision, Tolerance, check_parity, compare, default_tolerance
 from capsella.export.pt2_files import load_pt2, write_pt2
@@ -52,8 +51,7 @@ class ExportImages(NamedTuple):
 class FileCheck(NamedTuple):
     """The result of comparing the predict.py of an exported folder with capsella.
 
-    files: number of image files that both read equally, including those of `write_odd_files`. milliseconds: median time
-    to read and classify an image file on one core.
+    files: number of image files that both read equally. milliseconds: median time to read and classify one on one core.
     """
 
     files: int
@@ -211,7 +209,7 @@ def _write_onnx(
 
 
 def _check_files(model: ImageClassifier, folder: Path, images: ExportImages) -> FileCheck:
-    """Check that predict.py reads image files as capsella does, and time it on a few test images.
+    """Check that predict.py reads the image files, or without files a few test images, as capsella does; and time it.
 
     Raises:
         CapsellaError: predict.py reads a file differently.
@@ -227,18 +225,16 @@ def _check_files(model: ImageClassifier, folder: Path, images: ExportImages) -> 
 
     network, seconds = predict.Network(folder, threads=1), []
     with tempfile.TemporaryDirectory() as temporary:
-        brightest = 65535 if model.value_range is None else int(model.value_range[1])
-        files = [*images.files, *write_odd_files(Path(temporary, "odd"), brightest)]
+        files = list(images.files)
+        if not files:
+            for number, pixels in enumerate(images.test.images[:TIMED]):
+                files.append(Path(temporary, f"{number}.png"))
+                Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy()).save(files[-1])
         for file in files:
             ours, theirs = _attempt(read, file), _attempt(lambda path: predict.read_image(path, about), file)
             if not (ours is theirs if ours is None or theirs is None else np.array_equal(ours, theirs)):
                 raise CapsellaError(f"{PREDICT.name} reads {file.name} differently from capsella")
-        timed = list(images.files[:TIMED])
-        if not timed:
-            for number, pixels in enumerate(images.test.images[:TIMED]):
-                timed.append(Path(temporary, f"{number}.png"))
-                Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy()).save(timed[-1])
-        for file in timed:
+        for file in files[:TIMED]:
             began = time.perf_counter()
             network.predict(file)
             seconds.append(time.perf_counter() - began)

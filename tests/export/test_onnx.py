@@ -19,7 +19,6 @@ from capsella.data.decoding import decode_files
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import PredictOptions, predict_table
 from capsella.export import ExportImages, export_model, load_onnx
-from capsella.export.odd_files import write_odd_files
 from capsella.export.ship import PREDICT
 from capsella.image_options import CellCut, Preprocessing
 from capsella.models import ImageClassifier, create_model
@@ -27,6 +26,7 @@ from capsella.models.inference import predict_with_scores
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
 from capsella.uncertainty.ood import KIND, LABORATORY
 from tests.data.deep_files import planar, png16, tiff
+from tests.export.odd_files import write_odd_files
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
@@ -48,7 +48,7 @@ class TestFolder:
         assert (parity.images, parity.flips, parity.ood_flips) == (40, 0, 0)
         assert max(parity.difference, parity.probability) <= 1e-4
         assert parity.error < 60  # it has learned something: a network at chance agrees with anything
-        assert exported.files.files > 25
+        assert exported.files.files == 20
         assert 0 < exported.files.milliseconds < 1000
 
     def test_the_graph_ends_in_probabilities_and_the_ood_score(self, exported_onnx, splits):
