@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from capsella.bench import MAKERS, backends, bench, stopwatch
+from capsella.bench import MAKERS, bench, stopwatch
 from capsella.data import ImageSet
 from capsella.errors import ArgumentError
 from capsella.export.graph import with_backend
@@ -34,13 +34,6 @@ def test_onnx_runtime_in_float32_and_int8():
     assert list(result.latencies) == ["onnxruntime", "onnxruntime-int8"]
     assert result.differences["onnxruntime"] < 1e-5 < result.differences["onnxruntime-int8"]
     assert torch.get_num_threads() == before
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(backends, "find_spec", lambda name: None)
-    result = bench(*small(), backends=["eager", "openvino"], **QUICK)
-    assert list(result.latencies) == ["eager"]
-    assert "openvino" in result.unavailable["openvino"]
 
 
 @pytest.mark.parametrize("routing", [UniformRouting(), DynamicRouting()])

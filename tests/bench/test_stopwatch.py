@@ -72,13 +72,6 @@ def test_networks_get_one_image_per_call_and_no_decoder_runs(monkeypatch):
     assert {name: latency.calls for name, latency in measured.items()} == {"capsules": 10, "cnn": 10}
 
 
-def test_what_cannot_be_measured():
-    for argument, options in (("max_seconds", {"max_seconds": 0}), ("calls", {"calls": 20})):
-        with pytest.raises(ArgumentError) as error:
-            latencies({"a": lambda: None}, **options)
-        assert error.value.argument == argument
-
-
 class Recorder(ImageClassifier):
     """Records how it is called."""
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks.cases import CASES, select
+from benchmarks.cases import select
 from benchmarks.measure import EAGER, PLAIN, Parity, parity, peak_memory_mib, run_case
 
 CPU = torch.device("cpu")
@@ -57,17 +57,6 @@ def test_the_command(case, good, broken, monkeypatch, capsys, tmp_path):
     (entry,) = document["cases"]
     assert (entry["case"], list(entry["timings"]), entry["wrong"]) == ("tiny-em/b2/training", ["eager"], ["broken"])
     assert any(not row["agrees"] for row in entry["parity"]["broken"])
-
-
-def test_names_of_cases(capsys):
-    names = [case.name for case in CASES]
-    assert len(set(names)) == len(names)
-    assert [case.name for case in select("em-conv1-types")] == [
-        "em-conv1-types/b8/forward",
-        "em-conv1-types/b8/training",
-    ]
-    assert command.main(["capsnett/b1"]) == 1
-    assert "pattern" in capsys.readouterr().out
 
 
 def test_memory_is_measured_in_a_fresh_process():

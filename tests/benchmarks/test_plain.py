@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.plain import PlainEMRouting, plain
+from benchmarks.plain import plain
 from capsella.routing import (
     DynamicRouting,
     EMRouting,
@@ -14,7 +14,6 @@ from capsella.routing import (
     HeinsenRouting,
     Routing,
     RoutingInputs,
-    UniformRouting,
     VariationalRouting,
 )
 
@@ -65,15 +64,3 @@ def test_votes(routing: Routing) -> None:
     parameters = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     results = [tuple(run.route(votes, activations, **parameters)) for run in (plain(routing), routing)]
     torch.testing.assert_close(*results)
-
-
-def test_only_epsilon_guards_against_no_active_child() -> None:
-    votes, activations, beta = torch.randn(1, 4, 2, 4), torch.zeros(1, 4), torch.zeros(2)
-    assert PlainEMRouting().route(votes, activations, beta_u=beta, beta_a=beta).poses.isnan().all()
-    assert PlainEMRouting(epsilon=1e-6).route(votes, activations, beta_u=beta, beta_a=beta).poses.isfinite().all()
-
-
-@pytest.mark.parametrize("routing", [EMRouting(cost_scale=100.0), HeinsenRouting(shared=True), UniformRouting()])
-def test_options_without_a_port(routing: Routing) -> None:
-    with pytest.raises(ValueError, match="routing"):
-        plain(routing)

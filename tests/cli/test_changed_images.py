@@ -27,13 +27,6 @@ def test_files_that_came_are_left_out_and_every_number_is_as_before(cli, copied)
     assert read(run / "test.json") == before
 
 
-def test_a_file_that_went_is_named(cli, copied):
-    images, run = copied
-    (images / "rows" / "rows03.png").unlink()
-    answer = cli("evaluate", run)
-    assert (answer.code, "rows03.png" in answer.err) == (1, True)
-
-
 def test_a_run_finds_its_images_from_another_folder(cli, images, tmp_path, monkeypatch):
     shutil.copytree(images, tmp_path / "own")
     monkeypatch.chdir(tmp_path)

@@ -1,37 +1,9 @@
-"""`capsella data`, `list`, `info` and `papers list`."""
+"""`capsella data`, `list` and `info`."""
 
 from PIL import Image
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
-from capsella.cli.screen import console, list_entries, show
-from capsella.data import source_table
 from capsella.environment import environment
-from capsella.models import list_models
-from capsella.papers import get_recipe, list_recipes
-from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
-
-NAMES = {
-    "list recipes": list_recipes(),
-    "list models": list_models(),
-    "list data": [row.name for row in source_table()],
-    "papers list": [*TABLES, *OWN_TABLES, *FIGURES],
-}
-
-
-def test_a_table_keeps_its_words_on_a_narrow_screen(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    table, name = Table("network", "what it is", "seconds"), "hinton2018_matrix_capsnet_small_with_a_long_name"
-    table.add_row(Text(name), "a sentence of many words, which may be broken", "1234.56")
-    show(Group(Text("above"), table))
-    list_entries({"[red]": [(name, "[/] and more")]})
-    out = capsys.readouterr().out
-    assert out.startswith("above")
-    assert (out.count(name), out.count("1234.56"), "…" in out) == (2, 1, False)
-    assert out.endswith(f"[red]\n  {name}\n    [/] and more\n")
-    monkeypatch.delenv("COLUMNS")
-    assert console().width == 120  # a pipe has no width
+from capsella.papers import get_recipe
 
 
 def test_a_full_name_shows_one(cli):

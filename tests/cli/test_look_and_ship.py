@@ -4,13 +4,10 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 from jaxtyping import config
 from PIL import Image
 
 from capsella.bench.backends import BACKENDS
-from capsella.data import ImageSet
-from capsella.models import create_model
 
 
 class TestExplore:
@@ -80,15 +77,6 @@ class TestExport:
         assert "checked on validation images" in answer.err
         assert "no test errors" in json.loads((run / "export-pt2" / "model.json").read_text())["images"]
 
-    def test_a_file_that_differs_is_not_written(self, cli, trained, tmp_path, monkeypatch):
-        different = (lambda images: torch.rand(len(images), 3), {})
-        monkeypatch.setattr("capsella.export.ship.load_pt2", lambda path, output: different)
-        words = ("export", trained, "--format", "pt2", "--out", tmp_path / "x")
-        answer = cli(*words)
-        assert (answer.code, "differs from PyTorch" in answer.err) == (1, True)
-        assert not list(tmp_path.iterdir())
-        assert cli(*words, "--tolerance", 1.5, "--flips", 100).code == 0
-
 
 class TestBench:
     def test_a_run_as_table_and_json(self, cli, trained, tmp_path):
@@ -103,33 +91,3 @@ class TestBench:
             assert row["throughput"]["images_per_second"] > 0
             assert row["largest_difference_from_eager"] < 1e-4
         assert set(values["backends"]) | set(values["unavailable"]) == {"eager", "native"}
-
-    def test_the_file_of_several_networks_holds_what_was_measured(self, cli, tmp_path, monkeypatch):
-        made = []
-
-        def tiny(name):
-            made.append(name)
-            if len(made) == 2:
-                raise KeyboardInterrupt
-            model = create_model("sabour2017_cnn", image_size=6)
-            pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
-            return model, ImageSet(pixels, torch.zeros(5, dtype=torch.long), model.classes), "random images"
-
-        monkeypatch.setattr("capsella.bench.backends.load_with_images", tiny)
-        out, names = tmp_path / "b.json", ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
-        words = ["bench", *names, "--backends", "eager", "--calls", 100, "--seconds", 0.3, "--out", out]
-        assert cli(*words, "--threads", 1).code == 130
-        assert made == ["sabour2017_capsnet", "sabour2017_cnn"]
-        assert list(json.loads(out.read_text())["networks"]) == ["sabour2017_capsnet"]
-
-    @pytest.mark.parametrize(
-        ("words", "text"),
-        [
-            (("sabour2017_capsnt",), "did you mean sabour2017_capsnet"),
-            (("hinton2018_cnn", "--backends", "egaer"), "did you mean eager"),
-        ],
-    )
-    def test_errors(self, cli, words, text):
-        answer = cli("bench", *words)
-        assert answer.code in (1, 2)
-        assert text in " ".join(answer.err.replace("│", " ").split())

@@ -2,10 +2,6 @@
 
 import csv
 import io
-import shutil
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -63,33 +59,6 @@ def test_prediction_sets_and_unsure_predictions(cli, trained, images):
         assert row["class"] in row["prediction_set"].split(" | ")
 
 
-def start(said, *words):
-    """To a file, not to a pipe: workers that outlive their parent would keep a pipe open, and the test waiting."""
-    command = [sys.executable, "-m", "capsella", "predict", *map(str, words)]
-    with open(said, "wb") as file:
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-
-
-@pytest.mark.slow
-def test_killed_with_its_workers_at_work_and_resumed(trained, images, tmp_path):
-    folder = tmp_path / "many"
-    folder.mkdir()
-    files = sorted(images.rglob("*.png"))
-    for k in range(400):
-        shutil.copy(files[k % len(files)], folder / f"{k}.png")
-    out, said = tmp_path / "p.csv", tmp_path / "said.txt"
-    words = [trained, folder, "--out", out, "--batch-size", 2, "--resume"]
-    job = start(said, *words, "--workers", 2)
-    while not out.exists() or out.read_bytes().count(b"\n") < 20:
-        assert job.poll() is None, said.read_text()
-        time.sleep(0.002)
-    job.kill()
-    job.wait()
-    job = start(said, *words, "--workers", 0)
-    assert job.wait() == 0, said.read_text()
-    assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))
-
-
 def test_the_images_to_label_first(cli, trained, images, tmp_path):
     words = ["predict", trained, images, "--label-next", 4, "--out", tmp_path / "next.csv"]
     assert cli(*words).code == 0
@@ -98,15 +67,6 @@ def test_the_images_to_label_first(cli, trained, images, tmp_path):
     assert cli(*words).code == 1  # it exists
     assert cli(*words[:-2]).code == 2  # without a file
     assert cli(*words, "--overwrite", "--coverage", 0.9).code == 2
-
-
-def test_an_exported_folder_predicts_as_the_run(cli, trained, images, tmp_path):
-    for name in ("model.json", "model.safetensors", "calibration.json"):
-        (tmp_path / "exported").mkdir(exist_ok=True)
-        shutil.copy(trained / name, tmp_path / "exported" / name)
-    ours, theirs = (table(cli("predict", folder, images / "rows").out) for folder in (tmp_path / "exported", trained))
-    assert [row[:5] for row in ours] == [row[:5] for row in theirs]
-    assert cli("evaluate", tmp_path / "exported").code == 1
 
 
 @pytest.mark.parametrize(

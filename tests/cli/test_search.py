@@ -45,8 +45,6 @@ def test_the_plan_alone(cli, tmp_path):
         (["demmo"], "did you mean demo"),
         (["demo", "--minutes", "-1"], "minutes: "),
         (["demo", "--tune", "colour"], "'colour'"),
-        (["demo", "--space", "gone.py"], "gone.py"),
-        (["demo", "--devices", "2"], "devices: "),
         (["gone.json"], "gone.json"),
     ],
 )

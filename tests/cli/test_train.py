@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from rich.console import Console
 
 from capsella.data import folder
@@ -151,24 +150,13 @@ def test_killed_and_resumed_the_weights_are_those_of_an_unbroken_run(cli, images
     assert metrics(killed) == metrics(unbroken)
 
 
-class TestBadImages:
-    """Folders that cannot be trained on: what the user reads, and that nothing is left behind."""
-
-    @pytest.fixture
-    def folder(self, tmp_path):
-        for kind in ("a", "b"):
-            (tmp_path / "own" / kind).mkdir(parents=True)
-            for number in range(6):
-                shade = 40 * number + ord(kind) - 97
-                Image.new("L", (17, 17), shade).save(tmp_path / "own" / kind / f"{kind}{number}.png")
-        return tmp_path / "own"
-
-    def test_a_truncated_image_is_named_or_left_out(self, folder, cli, tmp_path):
-        broken, run = folder / "a" / "a0.png", tmp_path / "run"
-        broken.write_bytes(broken.read_bytes()[:40])
-        words = ("train", *CAPSNET, "--data", folder, *SHORT, "--out", run)
-        answer = cli(*words)
-        assert (answer.code, str(broken) in answer.err, run.exists()) == (1, True, False)
-        assert cli(*words, "--skip-broken").code == 0
-        (left_out,) = read(run, "summary")["broken_images"]
-        assert left_out.startswith(str(broken))
+def test_a_truncated_image_is_named_and_leaves_nothing_or_is_left_out(cli, copied, tmp_path):
+    images, _ = copied
+    broken, run = images / "rows" / "rows00.png", tmp_path / "new run"
+    broken.write_bytes(broken.read_bytes()[:40])
+    words = ("train", "images-resnet", "--data", images, *SHORT, "--out", run)
+    answer = cli(*words)
+    assert (answer.code, str(broken) in answer.err, run.exists()) == (1, True, False)
+    assert cli(*words, "--skip-broken").code == 0
+    (left_out,) = read(run, "summary")["broken_images"]
+    assert left_out.startswith(str(broken))

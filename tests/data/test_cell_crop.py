@@ -111,12 +111,6 @@ def test_a_cut_is_read_as_it_was_written():
         CellCut(True, 3.0, cut.stain._replace(amount=0.0))
 
 
-def test_nothing_stained_is_an_error():
-    for pixels in (np.full((50, 50, 3), 240, np.uint8), np.zeros((50, 50, 3), np.uint8)):
-        with pytest.raises(CapsellaError, match="no stained cell"):
-            cut_cell(Image.fromarray(pixels), (16, 16), CellCut(True))
-
-
 def test_reading_cuts_cells_and_says_what_it_cannot(tmp_path):
     file = tmp_path / "a.png"
     Image.fromarray(drawn(240, (100, 150), 30)).save(file)

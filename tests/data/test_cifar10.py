@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from capsella.data import NamedData, load_data
-from capsella.errors import CapsellaError
 
 NAMES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
 
 
-def write_archive(root: Path, records: list[np.ndarray], names: list[str] = NAMES) -> None:
+def write_archive(root: Path, records: list[np.ndarray]) -> None:
     (root / "cifar10").mkdir(exist_ok=True)
     with tarfile.open(root / "cifar10/cifar-10-binary.tar.gz", "w:gz") as archive:
-        for name, values in zip(names, records, strict=False):
+        for name, values in zip(NAMES, records, strict=True):
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             member.size = values.size
             archive.addfile(member, BytesIO(values.tobytes()))
@@ -38,19 +37,3 @@ def test_records_become_images(tmp_path: Path, records: list[np.ndarray]):
     assert splits.classes[3] == "cat"
     assert np.array_equal(splits.test.images.numpy(), records[5][:, 1:].reshape(10, 3, 32, 32))
     assert splits.test.labels.tolist() == list(range(10))
-
-
-def test_damaged_archives_are_named(tmp_path: Path, records: list[np.ndarray]):
-    write_archive(tmp_path, records[:3])
-    with pytest.raises(CapsellaError, match=r"tar\.gz"):
-        load_data(NamedData("cifar10"))
-    write_archive(tmp_path, [*records[:5], records[5][:, :-1]])
-    with pytest.raises(CapsellaError):
-        load_data(NamedData("cifar10"))
-    records[5][4, 0] = 11
-    write_archive(tmp_path, records)
-    with pytest.raises(CapsellaError):
-        load_data(NamedData("cifar10"))
-    (tmp_path / "cifar10/cifar-10-binary.tar.gz").write_bytes(b"not an archive")
-    with pytest.raises(CapsellaError):
-        load_data(NamedData("cifar10"))

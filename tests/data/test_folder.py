@@ -1,6 +1,5 @@
 """One's own images: folders, split files, groups, and everything that can be wrong with them."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -60,18 +59,6 @@ def test_sub_folders_are_the_classes(cells: Path):
         for value, label, file in zip(values(images), images.labels.tolist(), images.files, strict=True):
             assert (value >= 100) == (splits.classes[label] == "basophil") == file.startswith("basophil/")
             assert file.endswith(f"_{value % 100}.png")
-
-
-def test_what_is_passed_over_is_said_in_one_line(cells: Path):
-    for name in ("a.heic", "b.heic", ".hidden.svg"):
-        (cells / "monocyte" / name).write_text("x")
-    (cells / "basophil/gone.png").symlink_to("nowhere.png")
-    os.mkfifo(cells / "basophil/pipe.png")
-    for name in ("top.png", "loose.tif"):
-        save(cells / name, 1)
-    (cells / "labels.csv").write_text("beside the class folders")
-    (note,) = load_data(options(cells)).notes
-    assert note == "skipped 7 files (labels.csv, loose.tif, top.png, …)"
 
 
 def test_links_are_followed_but_not_in_circles(cells: Path, tmp_path: Path):
@@ -213,13 +200,3 @@ def test_the_usual_size_counts_and_one_colour_image_makes_a_set_colour(tmp_path)
     )
     write(tmp_path / "b", "colour.png", (60, 40))
     assert inspect_folder(tmp_path).channels == 3
-
-
-def test_broken_files_are_passed_over_unless_there_is_nothing_else(tmp_path):
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "x.png").write_bytes(b"no image")
-    with pytest.raises(CapsellaError):
-        inspect_folder(tmp_path)
-    write(tmp_path / "a", "y.png", (9, 8), "L")
-    assert (inspect_folder(tmp_path).height, inspect_folder(tmp_path).images) == (8, 3)

@@ -50,14 +50,6 @@ def test_missing_and_unknown_files_are_counted(cells: Path, tmp_path: Path):
         load_data(FolderData(cells, group=str(table), duplicates="ignore"))
 
 
-def test_broken_and_unused_files_may_be_listed(cells: Path, tmp_path: Path):
-    table = tmp_path / "patients.csv"
-    table.write_text("\n".join(["file,group", *(",".join(row) for row in rows(cells))]))
-    (cells / "a" / "a3.png").write_bytes(b"broken")
-    splits = load_data(FolderData(cells, group=str(table), duplicates="ignore", skip_broken=True))
-    assert sum(len(images) for images in splits.named().values()) == 39
-
-
 def test_files_in_an_npz_have_groups_too(cells: Path, tmp_path: Path):
     table = tmp_path / "patients.tsv"
     table.write_text("\n".join(["file\tgroup", *("\t".join(row) for row in rows(cells))]))

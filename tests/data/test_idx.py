@@ -73,32 +73,18 @@ def test_images_and_labels_are_read(root: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"plain", "cannot be unpacked with gzip"),
         (pack(np.zeros((5, 4, 4), np.uint8))[:-9], "cannot be unpacked with gzip"),
-        (gzip.compress(bytes((0, 0, 0x0B, 3)) + bytes(12)), "magic number 00000803, got 00000b03"),
         (
             gzip.compress(bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 4, 4) + bytes(31)),
             r"sizes \[2, 4, 4\], but 31 values",
         ),
-        (gzip.compress(bytes((0, 0, 8, 3)) + bytes(5)), r"its head states sizes \[0\]"),
     ],
-    ids=["no gzip", "cut off", "magic number", "few values", "head"],  # compressed bytes hold the time
+    ids=["cut off", "few values"],  # compressed bytes hold the time
 )
 def test_damaged_files_are_named(tmp_path: Path, content: bytes, message: str):
     (tmp_path / "x.gz").write_bytes(content)
     with pytest.raises(CapsellaError, match=rf"x\.gz: .*{message}"):
         idx.read_idx(tmp_path / "x.gz", 3)
-
-
-def test_labels_must_fit_the_images(root: Path):
-    write_mnist(root)
-    labels = root / "mnist/train-labels-idx1-ubyte.gz"
-    labels.write_bytes(pack(np.zeros(39, np.uint8)))
-    with pytest.raises(CapsellaError):
-        load_data(NamedData("mnist"))
-    labels.write_bytes(pack(np.full(40, 10, np.uint8)))
-    with pytest.raises(CapsellaError):
-        load_data(NamedData("mnist"))
 
 
 def test_a_set_is_downloaded_once(root: Path, server: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch):

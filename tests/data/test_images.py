@@ -32,11 +32,8 @@ def test_a_mask_is_not_mistaken_for_positions():
     ("changes", "message"),
     [
         ({"images": torch.zeros(6, 3, 4, 5)}, r"must be uint8 of shape \[n c h w\] .* got torch.float32"),
-        ({"images": torch.zeros(6, 4, 4, 5, dtype=torch.uint8)}, r"got torch.uint8 of shape \(6, 4, 4, 5\)"),
         ({"labels": torch.zeros(5, dtype=torch.int64)}, "one for each of the 6 images, got torch.int64 of shape"),
-        ({"labels": torch.tensor([0, 1, 0, 3, 0, 4])}, "0 to 2, got 3 for image 3"),
         ({"labels": torch.tensor([0, 1, -1, 0, 0, 0])}, "must be from 0 to 2, got -1 for image 2"),
-        ({"classes": ("a", "b", "a")}, "classes: must be different names"),
         ({"files": ("one",)}, "files: must name every image, got 1 for 6"),
         ({"metadata": {"group": torch.zeros(2)}}, "metadata 'group'"),
     ],

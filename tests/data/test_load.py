@@ -18,7 +18,6 @@ from capsella.data import (
     NamedData,
     NpzData,
     Splits,
-    contact_sheet,
     load_data,
     save_split,
 )
@@ -120,10 +119,6 @@ def test_a_file_that_does_not_fit_its_source(cells: Path, packed: Path, tmp_path
         wrong.write_text(changed)
         with pytest.raises(CapsellaError, match=message):
             load_data(npz(packed, split_file=wrong))
-    text = (tmp_path / "file.csv").read_text()
-    wrong.write_text(text.replace(",train", ",unused").replace(",test", ",unused").replace(",validation", ",unused"))
-    with pytest.raises(CapsellaError, match="all are unused"):
-        load_data(folder(cells, split_file=wrong))
 
 
 def test_the_thesis_sets_of_digits():
@@ -171,23 +166,6 @@ class TestFolds:
             files = load_data(folder(cells, folds=3, fold=fold)).test.files or ()
             assert ("blast/copy.png" in files) == ("blast/07.png" in files)
 
-    def test_folds_that_cannot_be(self, packed: Path, cells: Path):
-        with pytest.raises(CapsellaError, match="fold"):
-            load_data(npz(packed, folds=3))
-        with pytest.raises(CapsellaError, match="'blast'"):
-            load_data(folder(cells, folds=21, fold=0))
-
-
-def test_a_listed_file_that_is_gone_is_named_beside_one_that_is_broken(cells: Path, tmp_path: Path):
-    save_split(folder(cells), tmp_path / "file.csv")
-    asked = folder(cells, split_file=tmp_path / "file.csv", skip_broken=True)
-    (cells / "blast" / "03.png").write_bytes(b"")
-    load_data(asked)
-    (cells / "smudge" / "new.png").write_bytes(b"")
-    (cells / "monocyte" / "07.png").unlink()
-    with pytest.raises(CapsellaError, match=r"monocyte/07\.png"):
-        load_data(asked)
-
 
 def test_digits_are_all_there_and_parted():
     splits = load_data(NamedData())
@@ -226,18 +204,6 @@ def test_splits_must_be_alike_and_hold_images():
     ]:
         with pytest.raises(CapsellaError, match=message):
             Splits(**({"name": "mine", "train": both, "validation": both, "test": both} | changes))
-
-
-def test_a_contact_sheet_has_a_row_a_class():
-    values = torch.tensor([50, 100, 150, 200, 250], dtype=torch.uint8)
-    images = ImageSet(values[:, None, None, None].expand(5, 1, 24, 24), torch.tensor([0, 0, 0, 0, 1]), ("many", "few"))
-    sheet = np.asarray(contact_sheet(images, per_class=3))
-    assert sheet.shape[0] == 2 * (48 + 4) + 4  # enlarged to 48 pixels a side
-    pictures = [int(sheet[28, x, 0]) for x in range(sheet.shape[1] - 3 * 52 + 20, sheet.shape[1], 52)]
-    assert pictures == [50, 150, 200]  # first, middle, last of the class
-    assert int(sheet[80, sheet.shape[1] - 3 * 52 + 20, 0]) == 250
-    with pytest.raises(ValueError, match="per_class"):
-        contact_sheet(images, per_class=0)
 
 
 NAMES = ("[red]", "b", "c")

@@ -66,13 +66,6 @@ def test_medmnist_keys(tmp_path: Path):
         assert images.labels.tolist() == LABELS[parts[name]].tolist()
     with pytest.raises(ValueError, match="group"):
         load_data(NpzData(options.path, group="photo"))
-    renamed = {name.replace("val", "validation"): array for name, array in arrays.items()}
-    renamed["test_images"] = renamed["test_images"].repeat(2, 1).repeat(2, 2)
-    again = load_data(write(tmp_path / "c.npz", **renamed).replace(size=4))
-    assert again.digests(test=True).keys() == splits.digests(test=True).keys()
-    assert [len(images) for images in again.named().values()] == [18, 6, 6]
-    with pytest.raises(CapsellaError, match="spare"):
-        load_data(write(tmp_path / "d.npz", spare_images=PIXELS, **arrays))
     del arrays["test_images"], arrays["test_labels"]
     with pytest.raises(CapsellaError):
         load_data(write(tmp_path / "b.npz", **arrays))
@@ -139,13 +132,9 @@ def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
     ("arrays", "message"),
     [
         ({"images": PIXELS}, "must hold an array labels or label or category, got images"),
-        ({"labels": LABELS}, "must hold an array images or image, got labels"),
         ({"images": PIXELS.astype(np.float32), "labels": LABELS}, "images must be uint8, .* got float32"),
-        ({"images": PIXELS[..., :2], "labels": LABELS}, r"\(30, 6, 8, 2\)"),
         ({"images": PIXELS, "labels": LABELS[:9]}, "as many images as labels, got 30 images and 9 labels"),
-        ({"images": PIXELS, "labels": np.eye(30)}, r"\(30, 30\)"),
         ({"images": PIXELS, "labels": LABELS - 1}, "labels: must be from 0 to 1, got -1 for image 0"),
-        ({"images": PIXELS, "labels": LABELS * 0}, r"a: must have at least 2 classes, got \['0'\]"),
         ({"images": PIXELS, "labels": LABELS, "split": LABELS[:5]}, "as many split codes as labels, got 5"),
         ({"images": PIXELS, "labels": LABELS + 10**9}, "labels must count the classes from 0, got 1000000002"),
         ({"images": PIXELS, "labels": np.array([{}] * 30)}, "a .npz file without pickled objects"),

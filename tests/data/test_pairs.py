@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from capsella.data import (
     ImageSet,
@@ -15,7 +14,7 @@ from capsella.data import (
     load_data,
 )
 from capsella.data.pairs import random_numbers
-from capsella.errors import ArgumentError, CapsellaError
+from capsella.errors import ArgumentError
 
 
 def make_source(counts=(5, 3, 2, 0), size=(6, 5)) -> ImageSet:
@@ -106,17 +105,3 @@ def test_pairs_stay_within_their_split() -> None:
     assert len({part.seed for part in pairs.named().values()}) == 3
     again = load_data(PairData(of="digits", pair_shift=1, test_pairs=20))
     assert torch.equal(pairs.test.labels[:20], again.test.labels)  # a smaller test set is the first part of a larger
-
-
-def test_pairs_of_a_folder(tmp_path) -> None:
-
-    for name in ("a", "b", "c"):
-        (tmp_path / name).mkdir()
-        for k in range(6):
-            Image.new("RGB", (9, 9), (40 * k, ord(name), 0)).save(tmp_path / name / f"{k}.png")
-    splits = load_data(PairData(of=str(tmp_path), channels=1, train_pairs=30))
-    assert (len(splits.train), splits.image_size, splits.classes) == (30, (17, 17), ("a", "b", "c"))
-    with pytest.raises(ValueError, match="channels"):
-        load_data(PairData(of=str(tmp_path)))
-    with pytest.raises(CapsellaError, match="no such folder"):
-        load_data(PairData(of=str(tmp_path / "none")))

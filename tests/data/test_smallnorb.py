@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from capsella.data import NamedData, load_data
-from capsella.data.sources.smallnorb import read_norb_matrix
 from capsella.errors import CapsellaError
 
 STEMS = {
@@ -65,23 +64,6 @@ def test_cameras(original: dict[str, np.ndarray], camera: str, taken: list[int])
     assert np.array_equal(splits.test.images.numpy(), original["test-dat"][:, taken])
     smaller = load_data(NamedData("smallnorb", camera=camera, size=3))
     assert smaller.test.images.shape == (30, len(taken), 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda content: b"\x01" + content[1:], "must begin with a known type .*, got 0x1E3D4C01"),
-        (lambda content: content[:100], r"must have 2184 bytes for shape \(30, 2, 6, 6\), got 100"),
-        (lambda content: content[:10], "must begin with 20 bytes of header, got 10 bytes"),
-        (lambda content: content[:4] + b"\x09" + content[5:], "must begin with a known type .*, 9"),
-    ],
-)
-def test_damaged_matrices(tmp_path: Path, damage: object, message: str) -> None:
-    content = matrix(BYTE, np.zeros((30, 2, 6, 6), np.uint8))
-    path = tmp_path / "x-dat.mat.gz"
-    path.write_bytes(gzip.compress(damage(content)))
-    with pytest.raises(CapsellaError, match=rf"x-dat\.mat.gz: {message}"):
-        read_norb_matrix(path)
 
 
 @pytest.fixture

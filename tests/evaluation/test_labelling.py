@@ -2,12 +2,9 @@
 
 import csv
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
 
-from capsella.errors import ArgumentError, CapsellaError
+from capsella.errors import ArgumentError
 from capsella.evaluation.labelling import choose_to_label, write_candidates
 from capsella.evaluation.tables import PredictOptions
 
@@ -29,17 +26,6 @@ def test_one_image_of_each_uncertain_kind_is_chosen(darkness, unlabelled):
     assert {candidate.class_name for candidate in chosen} == {"dark, plain", "light"}
     assert all(0.5 < candidate.probability < 0.6 for candidate in chosen)
     assert chosen == choose_to_label(darkness, [unlabelled], 2)[0]
-
-
-def test_values_outside_the_range_and_broken_weights(darkness, unlabelled):
-    darkness.value_range = (0.0, 4095.0)
-    Image.fromarray(np.full((6, 6), 60_000, np.uint16)).save(unlabelled / "bright.png")
-    _, unreadable = choose_to_label(darkness, [unlabelled], 2)
-    assert [outcome.file.name for outcome in unreadable] == ["bright.png", "broken.png"]
-    assert len(choose_to_label(darkness, [unlabelled], 2, PredictOptions(workers=0, most_outside=1.0))[1]) == 1
-    darkness.scale.data.fill_(torch.nan)
-    with pytest.raises(CapsellaError):
-        choose_to_label(darkness, [unlabelled], 2)
 
 
 def test_a_long_list_names_each_image_once(darkness, unlabelled, tmp_path):

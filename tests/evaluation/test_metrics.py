@@ -1,6 +1,5 @@
 """Scores of an evaluation, against scikit-learn; pairs, groups and folds; how they are printed."""
 
-import csv
 import io
 import json
 from dataclasses import replace
@@ -193,14 +192,6 @@ class TestFolds:
         for name in ("error_interval", "balanced_accuracy_interval"):
             alike, apart = (np.ptp(getattr(each, name)) for each in folds)
             assert apart > 1.5 * alike
-
-    def test_predictions_are_written(self, tmp_path):
-        named = [self.of([0, 1], [0, 2], ("a/0.png", "b/0.png")), self.of([2], [2], ("c/0.png",))]
-        Folds(named).write_predictions(tmp_path / "p.csv")
-        with open(tmp_path / "p.csv", newline="") as file:
-            rows = [tuple(row.values()) for row in csv.DictReader(file)]
-        assert rows == [("a/0.png", "a", "0", "a"), ("b/0.png", "b", "0", "c"), ("c/0.png", "c", "1", "c")]
-        assert Folds(named).pooled.files == ("a/0.png", "b/0.png", "c/0.png")
 
     def test_an_image_is_tested_once(self):
         named = self.of([0], [0], ("a/0.png",))

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from capsella.evaluation import (
 )
 from capsella.evaluation.tables import PredictionTable, open_table
 from capsella.models import create_model
-from capsella.report.prose import column_notes, prediction_lines
+from capsella.report.prose import prediction_lines
 from capsella.uncertainty import fit_calibration, fit_ood_detector
 
 FORMATS = pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
@@ -161,13 +160,6 @@ class TestTables:
                 predict_table(darkness, [folder], out, resume=True)
             assert predict_table(darkness, [folder], out, overwrite=True).rows == 3
 
-    def test_names_that_are_not_utf8_keep_their_bytes(self, darkness, tmp_path, save):
-        name = os.fsdecode(b"caf\xe9.png")
-        save(tmp_path / "images" / name, 10)
-        for ending, expected in ((".csv", name), (".jsonl", name), (".parquet", "caf\\xe9.png")):
-            predict_table(darkness, [tmp_path / "images"], tmp_path / f"p{ending}")
-            assert [Path(file).name for file in read(tmp_path / f"p{ending}")] == [expected]
-
     def test_what_cannot_be_written(self, darkness, folder, tmp_path):
         (tmp_path / "there.csv").mkdir()
         for out, options in ((tmp_path / "p.txt", {}), (tmp_path / "p.csv", {"resume": True, "overwrite": True})):
@@ -248,13 +240,6 @@ class TestUncertaintyColumns:
         assert rows["grey"]["in_distribution"] == "false"
         assert "sharpness" in rows["grey"]["ood_reason"]
         assert summary.ood == 1
-
-    def test_notes_on_empty_or_uninformative_columns(self, calibrated, darkness):
-        assert len(column_notes(darkness, PredictOptions())) == 2
-        assert len(column_notes(darkness, PredictOptions(false_positive_rate=None))) == 1
-        few = replace(calibrated.calibration, scores=calibrated.calibration.scores[:5])
-        calibrated.calibration = few
-        assert len(column_notes(calibrated, PredictOptions(coverage=0.99, false_positive_rate=None))) == 2
 
     def test_what_cannot_be(self, darkness):
         for options in ({"coverage": 1.5}, {"unsure_below": 0.0}, {"false_positive_rate": 1.0}):

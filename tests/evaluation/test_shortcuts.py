@@ -57,10 +57,3 @@ def test_size_type_and_camera_of_the_files(tmp_path):
     found = by_cue(ImageSet(images.images, images.labels, images.classes, tuple(names)), tmp_path)
     assert {cue for cue, shortcut in found.items() if shortcut.is_found} == {"image size", "file type", "camera"}
     assert found["camera"].accuracy.estimate == 1
-
-
-def test_cues_that_never_vary_are_left_out(tmp_path):
-    Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
-    images = noise(40)
-    images.images[:] = 7
-    assert find_shortcuts(ImageSet(images.images, images.labels, images.classes, ("a.png",) * 40), tmp_path) == []

@@ -10,7 +10,6 @@ import torch
 from capsella.errors import ArgumentError
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier, create_model, forslov2018, list_models
-from capsella.routing import SelfRouting
 
 CHANNELS, CLASSES = 2, ("rod", "cone", "glia")
 THESIS_SIZE = 184  # the least that all heads of the thesis can be built for; images are enlarged to 224 otherwise
@@ -138,22 +137,3 @@ def test_save_and_load(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(weights[path], tensor) for path, tensor in model.state_dict().items())
     images = images_for(model)
     assert torch.equal(loaded(images).activations, model(images).activations)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("mazzia2021_efficient_capsnet", {"reconstruction": False}),
-        ("sabour2017_capsnet", {"reconstruction": False}),
-        ("hinton2018_matrix_capsnet_small", {}),
-    ],
-)
-def test_self_routing_trains_no_weights_that_nothing_reads(name: str, options: dict[str, object]) -> None:
-    """Only a decoder reads its class poses; training on several devices stops at a weight without a gradient."""
-    model = create_model(name, image_size=28, classes=3, routing=SelfRouting(), **options).train()
-    images, labels = images_for(model), torch.tensor([0, 2])
-    total_loss(model(images, labels), images, labels, LossOptions()).total.backward()
-    assert not [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
-    assert not model.last_layer().weight.requires_grad
-    drawn = create_model("sabour2017_capsnet", image_size=28, routing=SelfRouting())
-    assert drawn.last_layer().weight.requires_grad

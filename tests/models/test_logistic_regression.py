@@ -9,12 +9,11 @@ from rich.console import Console
 
 import capsella.papers  # noqa: F401  registers the recipes
 from capsella.data import FolderData, ImageSet
-from capsella.errors import CapsellaWarning
 from capsella.evaluation import evaluate
 from capsella.models import create_model
 from capsella.training import load_run, train
 from capsella.training.adapt import update_batch_norms
-from capsella.training.logistic_regression import DEFAULT_C, fit_head
+from capsella.training.logistic_regression import fit_head
 from capsella.training.registry import get_recipe
 
 
@@ -57,16 +56,6 @@ def test_adaptation_to_the_training_images_changes_nothing(backbone):
     before = evaluate(model.eval(), images).activations
     update_batch_norms(model, images)
     torch.testing.assert_close(evaluate(model, images).activations, before, atol=1e-3, rtol=1e-2)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_with_one_group_per_class_nothing_can_be_held_out(backbone, monkeypatch, classes):
-    monkeypatch.setattr("capsella.errors._warned", set())
-    images = coloured((6,) * classes)
-    images = replace(images, metadata={"group": images.labels})
-    model = create_model("backbone_linear", backbone=backbone, image_size=20, channels=3, classes=images.classes)
-    with pytest.warns(CapsellaWarning):
-        assert fit_head(model, images, "none", 8).c == DEFAULT_C
 
 
 def test_an_ordinary_run(backbone, image_folder, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.models import ImageClassifier, base, create_model, list_models, model_function
+from capsella.models import create_model, list_models, model_function
 
 
 def test_unknown_names_suggest_the_nearest() -> None:
@@ -62,14 +62,6 @@ def test_images_of_another_shape(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ArgumentError) as error:
         model(torch.rand(shape))
     assert (error.value.argument, error.value.got) == ("images", shape)
-
-
-def test_a_network_of_fixed_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    def grey_cnn(image_size: int = 28, classes: int = 10) -> ImageClassifier:
-        return create_model("sabour2017_cnn", image_size=image_size, classes=classes)
-
-    monkeypatch.setitem(base._MODELS, "grey_cnn", grey_cnn)
-    assert create_model("grey_cnn").channels == 1
 
 
 def test_parts_that_a_network_lacks() -> None:

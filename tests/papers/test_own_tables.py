@@ -9,7 +9,7 @@ import torch
 
 from capsella.data import ImageSet, PairSet, load_data
 from capsella.data.sources import toys
-from capsella.experiments import fit, unpack_correct
+from capsella.experiments import unpack_correct
 from capsella.papers import few_images, overlapping_digits, viewpoint_curves
 from capsella.papers.budget import Budget, Budgets
 from capsella.papers.few_images import FewImages, pretrained_table
@@ -45,16 +45,6 @@ def test_few_images_are_paired_and_their_rates_see_no_test_image(tmp_path, monke
     tried = list(tmp_path.glob("choice-*"))
     assert len(tried) == 2 * len(few_images.FACTORS)
     assert not any(RunFolder(path).is_tested for path in tried)
-    monkeypatch.setattr(fit, "train", None)  # what is finished is read
-    assert FewImages(budget="small").on("digits").run(tmp_path, (0, 1), "c", QUIET) == values
-
-
-def test_the_second_resnet_is_trained_where_it_differs():
-    names = (few_images.CAPSULES, few_images.RESNET, few_images.FINER_RESNET)
-    rows = FewImages(budget="medium").rows_of(300, 5, 0)
-    assert tuple(rows) == names
-    assert [rows[name].recipe.model.options["pool_from"] for name in names[1:]] == [64, 128]
-    assert tuple(FewImages(budget="medium").on("digits").rows_of(300, 5, 0)) == names[:2]
 
 
 def test_imagenet_weights_see_larger_images_and_a_logistic_regression_is_fitted_once(tmp_path, monkeypatch):

@@ -10,12 +10,11 @@ from capsella.report.figures import (
     accuracy_figure,
     confusion_figure,
     reliability_figure,
-    shorten,
     training_figure,
     write_figure,
     write_png,
 )
-from capsella.report.image_figures import RIGHT, WRONG, columns_figure, mosaic, tweak_figure
+from capsella.report.image_figures import RIGHT, WRONG, columns_figure, mosaic
 from capsella.uncertainty import calibration_curve
 
 
@@ -69,10 +68,6 @@ def test_training_draws_what_there_is():
     assert all(line.get_marker() == "o" for line in axes.lines)
 
 
-def test_shorten_makes_bytes_that_are_no_text_drawable():
-    assert shorten(b"caf\xe9.png".decode("utf-8", "surrogateescape")) == "caf\N{REPLACEMENT CHARACTER}.png"
-
-
 def test_a_network_has_one_colour_in_all_panels_and_its_intervals(tmp_path):
     curve = np.array([[0, 0.1, 0.3], [90, 50, 10], [80, 40, 0], [95, 60, 20]])
     figure = accuracy_figure(
@@ -96,14 +91,6 @@ def test_mosaic_puts_every_image_in_its_place():
     assert (picture[:, 5] == 1).all()
 
 
-def test_tweaks_are_headed_by_offsets_and_numbered():
-    offsets = (-0.25, 0.0, 0.25)
-    (axes,) = tweak_figure(np.zeros((16, 3, 1, 7, 9)), offsets).axes
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["-0.25", "+0.00", "+0.25"]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == [str(k) for k in range(1, 17)]
-    assert list(axes.get_xticks()) == [4, 14, 24]  # middle pixels of images 9 wide, 1 apart
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_reconstructions_stand_below_their_input(channels):
     images = np.random.default_rng(0).random((8, channels, 4, 4))
@@ -117,14 +104,3 @@ def test_reconstructions_stand_below_their_input(channels):
     for scale, picture in zip((1, 0.5, 0.25), shown, strict=True):
         np.testing.assert_allclose(np.asarray(picture).reshape(4, 4, channels), scale * images[7].transpose(1, 2, 0))
     assert not any(axes.images for axes in grid[3:, 2:].ravel())
-
-
-def test_both_images_of_a_stereo_pair_stand_beside_each_other():
-    pairs = np.random.default_rng(1).random((3, 2, 4, 5))
-    grid = np.random.default_rng(2).random((2, 3, 2, 4, 5))
-    picture = mosaic(grid)
-    assert picture.shape == (2 * 4 + 1, 3 * 10 + 2, 1)
-    np.testing.assert_array_equal(picture[5:9, 22:32, 0], np.hstack(grid[1, 2]))
-    left, right, _ = tweak_figure(grid, (-0.1, 0.0, 0.1), (4, 7), pairs[0]).axes
-    np.testing.assert_array_equal(left.images[0].get_array(), np.hstack(pairs[0]))
-    np.testing.assert_array_equal(right.images[0].get_array(), np.hstack(grid[0, 1]))

@@ -70,14 +70,6 @@ def test_the_picture_shows_input_activations_reconstruction_and_tweaks(capsnet):
     assert figure.get_suptitle().startswith("$\\bad{.png: ")
 
 
-def test_among_many_a_broken_file_is_passed_over_and_listed(cnn, folder, tmp_path):
-    (folder / "two/cell.png").write_bytes(b"broken")
-    pictures, broken = explain_images(cnn, [folder], tmp_path / "out", skip_broken=True)
-    assert [path.name for path in pictures] == ["cell_explained.png", "Cell_2_explained.png"]
-    assert [file.file for file in broken] == [folder / "two/cell.png"]
-    assert "cannot be read as an image" in broken[0].reason
-
-
 def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):
     images = image_set.images.float() / 255
     shown = reconstruct(capsnet, images, image_set.labels)

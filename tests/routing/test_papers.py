@@ -164,20 +164,6 @@ def test_self_attention_has_a_softmax_over_parents(backend: str) -> None:
     torch.testing.assert_close(routed.poses, expected)
 
 
-@every_backend
-def test_a_prior_outweighs_agreement(backend: str) -> None:
-    """The prior is added behind the softmax: −c takes a child out, whatever it votes."""
-    votes = torch.randn(1, 4, 3, 5, dtype=torch.float64)
-    free = self_attention_routing(votes, backend=backend)
-    prior = torch.zeros(4, 3, dtype=torch.float64)
-    prior[2] = -free.couplings[0, 2]
-    routed = self_attention_routing(votes, prior, backend=backend)
-    torch.testing.assert_close(routed.couplings, free.couplings)
-    others = [0, 1, 3]
-    s = torch.einsum("ij,ijd->jd", free.couplings[0, others], votes[0, others])
-    torch.testing.assert_close(routed.poses[0], squash_exponential(s))
-
-
 def test_the_squash() -> None:
     """(1 − e^−‖s‖)·s/‖s‖; slope 1 at zero, never longer than 1, gradients finite."""
     s = torch.tensor([[0.3, -0.4], [3.0, 4.0]], dtype=torch.float64)

@@ -1,40 +1,23 @@
 """Routing some images at a time: the same numbers, and memory for the votes of a part alone."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from capsella.layers import CapsuleConv2d
-from capsella.routing import (
-    Routing,
-    SelfAttentionRouting,
-    SelfRouting,
-    functional,
-    record,
-)
+from capsella.routing import Routing, SelfAttentionRouting, SelfRouting, functional, record
 from capsella.types import Capsules
 from tests.routing.helpers import assert_close
 
 TYPES, POSE, GRID = 3, 4, 6
-ROUTINGS: tuple[Routing, ...] = (SelfRouting(backend="eager"), SelfAttentionRouting(backend="eager"))
+SELF, SELF_ATTENTION = SelfRouting(backend="eager"), SelfAttentionRouting(backend="eager")
+every_routing = pytest.mark.parametrize("routing", [SELF, SELF_ATTENTION], ids=lambda routing: routing.name)
 
 
-def conv(routing: Routing) -> nn.Module:
-    return CapsuleConv2d(TYPES, POSE, 2, POSE, kernel=3, routing=routing)
-
-
-LAYERS: dict[str, Callable[[], nn.Module]] = {
-    **{routing.name: lambda routing=routing: conv(routing) for routing in ROUTINGS},  # type: ignore[misc]
-}
-every_layer = pytest.mark.parametrize("name", LAYERS)
-
-
-def layer(name: str) -> nn.Module:
+def layer(routing: Routing) -> nn.Module:
     torch.manual_seed(0)
-    return LAYERS[name]()
+    return CapsuleConv2d(TYPES, POSE, 2, POSE, kernel=3, routing=routing)
 
 
 def children(images: int) -> Capsules:
@@ -58,9 +41,9 @@ def gradients(module: nn.Module, given: Capsules) -> tuple[Tensor, ...]:
     return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
 
 
-@every_layer
-def test_parts_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, given = layer(name), children(5)
+@every_routing
+def test_parts_are_the_whole(routing: Routing, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, given = layer(routing), children(5)
     whole, slopes = module(given), gradients(module, given)
     small_parts(monkeypatch)
     assert_close(module(given), whole, rtol=1e-5, atol=1e-6)
@@ -69,8 +52,8 @@ def test_parts_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert_close(module(given), whole, rtol=1e-5, atol=1e-6)
 
 
-@every_layer
-def test_no_votes_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@every_routing
+def test_no_votes_are_kept(routing: Routing, monkeypatch: pytest.MonkeyPatch) -> None:
     def kept(images: int) -> int:
         storages: dict[int, int] = {}
 
@@ -78,7 +61,7 @@ def test_no_votes_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        module, given = layer(name), children(images)
+        module, given = layer(routing), children(images)
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             module(given)
         return sum(storages.values())
@@ -92,7 +75,7 @@ def test_no_votes_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_backward_pass_leaves_no_traces_of_what_was_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     small_parts(monkeypatch)
     given = children(3)
-    loss = layer("self")(given).poses.sum()
+    loss = layer(SELF)(given).poses.sum()
     with record() as traces:
         loss.backward()
     assert traces == []

@@ -10,11 +10,6 @@ def test_every_training_is_understood(understood):
     assert [line for line in lines if not understood(line)] == []
 
 
-def test_digits_come_first():
-    assert next(iter(PAGES)) == "digits"
-    assert PAGES["digits"].images > 10
-
-
 def test_cells_of_the_comparison_keep_the_proportions_of_classes(tmp_path, monkeypatch):
     (tmp_path / "wbc").mkdir()
     labels = np.repeat([0, 1], (300, 100))

@@ -13,7 +13,6 @@ from capsella.models import ImageClassifier, create_model
 from capsella.models.base import register_model
 from capsella.models.he2016 import he2016_resnet10
 from capsella.models.inference import inference, predict_with_scores
-from capsella.models.ribeiro2020 import ribeiro2020_capsnet
 from capsella.training import (
     AdaptOptions,
     adapt_model,
@@ -72,15 +71,6 @@ def test_a_capsule_network_without_batch_normalisation(tiny, labelled, run):
         adapt_model(model, tiny(), labelled, AdaptOptions(how="statistics"))
     last = adapt_model(model, tiny(), labelled, replace(FEW, how="last"))
     assert {name.split(".")[0] for name in changed(model, last)} == {"capsule_layers"}
-
-
-def test_capsules_with_batch_normalised_types(tiny):
-    register_model(ribeiro2020_capsnet)
-    images = ImageSet(torch.randint(256, (8, 1, 20, 20)).byte(), torch.arange(8) % 2, ("a", "b"))
-    model = create_model("ribeiro2020_capsnet", image_size=20, channels=1, classes=images.classes).eval()
-    adapted = adapt_model(model, tiny(), images, AdaptOptions(how="statistics"))
-    names = {name.rpartition(".")[2] for name in changed(model, adapted)}
-    assert names == {"running_mean", "running_var", "num_batches_tracked"}
 
 
 def test_it_learns_the_images_and_the_seed_decides(tiny, labelled, resnet):

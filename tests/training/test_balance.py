@@ -1,18 +1,15 @@
-"""`--balance`: what classes are drawn or weighted to, what "auto" is, and that a run keeps what it began with."""
+"""`--balance`: what classes are drawn or weighted to, and what "auto" is."""
 
-import json
 import math
 
 import pytest
 import torch
-from rich.console import Console
 
 from capsella.data import ImageSet, even_shares
 from capsella.errors import CapsellaError
-from capsella.training import RunFolder, TrainingDivergedError, load_run, resume
+from capsella.training import RunFolder, load_run
 from capsella.training import loop as training_loop
 from capsella.training.balance import log_prior_shift
-from tests.training.test_resume import poison_step
 
 
 @pytest.fixture
@@ -30,8 +27,6 @@ def uneven(tiny, monkeypatch):
         return splits
 
     monkeypatch.setattr(training_loop, "load_data", load_uneven)
-    monkeypatch.setattr("capsella.training.run.load_data", load_uneven)
-    monkeypatch.setattr("capsella.experiments.fit.load_public_once", lambda data: None)
     return tiny
 
 
@@ -54,19 +49,12 @@ def test_each_class_of_each_laboratory_is_drawn_alike(uneven):
     assert log_prior_shift(recipe, images) == pytest.approx(expected)
 
 
-def test_a_run_keeps_the_balance_it_began_with(uneven, quiet_train, tmp_path, monkeypatch):
-    recipe, folder = uneven(balance="auto", epochs=1), tmp_path / "run"
-    with monkeypatch.context() as patch:
-        poison_step(patch, 2)
-        with pytest.raises(TrainingDivergedError):
-            quiet_train(recipe)
-    assert json.loads((folder / "config.json").read_text())["recipe"]["balance"] == "sampling"
-    monkeypatch.setattr("capsella.training.balance.choose_balance", lambda counts: ("none", "as the test says"))
-    resume(folder, console=Console(quiet=True))
-    assert load_run(folder).recipe.balance == "sampling"
-    RunFolder(folder).check_recipe(recipe)
+def test_auto_samples_uneven_classes(uneven, quiet_train):
+    recipes = [uneven(balance=balance, epochs=1) for balance in ("auto", "sampling", "none")]
+    folders = [quiet_train(recipe, recipe.balance).folder for recipe in recipes]
+    assert load_run(folders[0]).recipe == recipes[1]
+    RunFolder(folders[0]).check_recipe(recipes[0])
     with pytest.raises(CapsellaError):
-        RunFolder(folder).check_recipe(uneven(balance="none", epochs=1))
-    runs = [quiet_train(uneven(balance=balance, epochs=1), balance).folder for balance in ("none", "sampling")]
-    none, sampling, auto = ((run / "model.safetensors").read_bytes() for run in (*runs, folder))
+        RunFolder(folders[0]).check_recipe(recipes[2])
+    auto, sampling, none = ((folder / "model.safetensors").read_bytes() for folder in folders)
     assert auto == sampling != none

@@ -17,7 +17,6 @@ from capsella.training import AugmentOptions, ComputeOptions, ModelOptions, Opti
 
 NETWORKS = dict(_MODELS)
 DIGITS = {"model": ModelOptions("sabour2017_capsnet"), "data": NamedData()}
-THESIS = [name for name in list_recipes() if name.startswith("forslov2018-")]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +77,6 @@ def test_a_recipe_checks_its_fields(argument, fields):
     ("options", "argument", "fields"),
     [
         (ComputeOptions, "devices", {"devices": 0}),
-        (OptimizerOptions, "learning_rate", {"learning_rate": math.nan}),
         (OptimizerOptions, "drops", {"drops": (0.5, 0.5)}),
         (OptimizerOptions, "decay", {"schedule": "steps", "drops": (0.5,)}),
         (AugmentOptions, "padding_mode", {"padding_mode": "mirror"}),

@@ -7,20 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 from rich.console import Console
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from capsella.data import PairData
 from capsella.routing import RandomRouting
 from capsella.training import (
     AugmentOptions,
-    ComputeOptions,
     OptimizerOptions,
     TrainingDivergedError,
     resume,
-    train,
 )
 from capsella.training.augment import Augment
-from capsella.training.progress import read_checkpoint
 
 TIMES = ("images_per_second", "seconds")
 QUIET = Console(quiet=True)
@@ -93,17 +89,6 @@ def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(
     assert_equal(last_checkpoint(broken), last_checkpoint(unbroken))
     assert metrics(broken) == metrics(unbroken)
     assert resumed.recipe == recipe
-
-
-def test_a_run_goes_on_with_other_threads_and_keeps_its_events(tiny, run, tmp_path):
-    """Events of an epoch are on the disk when it is over, and a resumed run takes none away."""
-    folder = tmp_path / "moved"
-    train(tiny(), folder, name="tiny", until=1, compute=ComputeOptions(accelerator="cpu", threads=2), console=QUIET)
-    resume(folder, compute=ComputeOptions(accelerator="cpu", threads=1), console=QUIET)
-    assert read_checkpoint(folder / "last.ckpt")["progress"]["epoch"] == 2
-    assert metrics(folder) == metrics(run)
-    events = [EventAccumulator(str(path / "events")).Reload().Scalars("train/loss") for path in (folder, run)]
-    assert [[event.step for event in each] for each in events] == [[7, 14]] * 2
 
 
 def test_nan_that_only_validation_sees(tiny, quiet_train, last_checkpoint, tmp_path):

@@ -1,6 +1,5 @@
 """Run folders that are half written, damaged, malicious, in use, or on a disk that is full."""
 
-import errno
 import os
 import pickle
 import zipfile
@@ -11,11 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from capsella.data import DomainData
-from capsella.errors import ArgumentError, BusyError, CapsellaError
+from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
-from capsella.training import ComputeOptions, ModelOptions, Recipe, load_run, resume, train
-from capsella.training.run import RunFolder, _with_paths_from
+from capsella.training import load_run, resume
+from capsella.training.run import RunFolder
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
 QUIET = Console(quiet=True)
@@ -105,22 +103,6 @@ def test_code_in_a_checkpoint_is_not_run(run, tmp_path, write, unsafe_read):
     assert (tmp_path / "trapped").exists()  # the trap does work
 
 
-def test_a_full_disk_keeps_the_older_checkpoint(tiny, quiet_train, tmp_path, monkeypatch, last_checkpoint):
-    save, calls = torch.save, iter(range(10))
-
-    def fail_at_the_third(state, file):
-        if next(calls) == 2:
-            file.write(b"some bytes")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(state, file)
-
-    monkeypatch.setattr(torch, "save", fail_at_the_third)
-    path = tmp_path / "run" / "last.ckpt"
-    assert str(path) in message_of(quiet_train, tiny())
-    assert last_checkpoint(path.parent)["progress"]["epoch"] == 1
-    assert not list(path.parent.glob(".*part"))
-
-
 def test_metrics_are_read_with_gaps_and_bad_ones_are_named(tmp_path):
     file = tmp_path / "metrics.csv"
     assert str(file) in message_of(RunFolder(tmp_path).read_metrics)
@@ -133,23 +115,6 @@ def test_metrics_are_read_with_gaps_and_bad_ones_are_named(tmp_path):
     np.testing.assert_array_equal(metrics["validation_error"], [np.nan, 4.5, np.nan])
 
 
-def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_path, monkeypatch):
-    there, here = tmp_path / "there", tmp_path / "here"
-    for name in ("runs/cnn", "cells"):
-        (there / name).mkdir(parents=True)
-    here.mkdir()
-    data = DomainData(("cells/", "pbc"))
-    recipe = Recipe(model=ModelOptions("backbone_linear", {"backbone": "runs/cnn"}), data=data)
-    monkeypatch.chdir(there)
-    assert _with_paths_from(there, recipe) == recipe
-    monkeypatch.chdir(here)
-    moved = _with_paths_from(there, recipe)
-    assert moved.model.options["backbone"] == str(there / "runs" / "cnn")
-    assert moved.data.domains == (str(there / "cells"), "pbc")
-    named = recipe.with_model(backbone="facebook/convnextv2-atto-1k-224")
-    assert _with_paths_from(there, named).model == named.model
-
-
 @pytest.mark.parametrize("variable", ["UNRELATED", "SLURM_PROCID"])
 def test_a_folder_in_use_is_left_alone(tiny, run, quiet_train, tmp_path, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")  # trainings of one process each
@@ -159,16 +124,3 @@ def test_a_folder_in_use_is_left_alone(tiny, run, quiet_train, tmp_path, monkeyp
         quiet_train(tiny(), "new")
     assert not (tmp_path / "new").exists()
     assert not (run / ".lock").exists()
-
-
-def test_devices_are_left_out_under_torchrun(tiny, run, tmp_path, monkeypatch):
-    for name in ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
-    three = ComputeOptions(devices=3)
-    for call in (partial(train, tiny(), tmp_path / "new"), partial(resume, run)):
-        with pytest.raises(ArgumentError) as error:
-            call(compute=three, console=QUIET)
-        assert error.value.argument == "devices"
-    config = run / "config.json"
-    config.write_text(config.read_text().replace('"devices": 1', '"devices": 3'))
-    assert resume(run, console=QUIET).folder == run  # nobody asked for three

@@ -17,7 +17,6 @@ from capsella.uncertainty.ood import (
     KIND,
     LABORATORY,
     REASONS,
-    ClassGaussian,
     fit_detector,
     fit_gaussian,
     largest_scores,
@@ -198,18 +197,3 @@ def test_dimmed_images_are_of_another_laboratory_and_flat_ones_of_another_kind(c
         answers.append([detector.reason(row, "ring", 0.1).partition(" (")[0] for row in scores])
     assert answers[0].count(LABORATORY) >= 6
     assert answers[1] == [KIND] * 8
-
-
-def test_what_no_fit_gives():
-    values, unsorted, none = torch.tensor([1.0]), torch.tensor([2.0, 1.0]), torch.tensor([])
-    gaussian, wrong = ClassGaussian(torch.zeros(2, 1), torch.eye(1)), ClassGaussian(torch.zeros(2, 3), torch.eye(2))
-    for gaussians, distributions, largest in (
-        ({}, {}, values),
-        ({}, {"poses": values}, values),
-        ({"poses": wrong}, {"poses": values}, values),
-        ({"poses": gaussian}, {"poses": values}, torch.zeros(2)),
-        ({"poses": gaussian}, {"poses": unsorted}, unsorted),
-        ({"poses": gaussian}, {"poses": none}, none),
-    ):
-        with pytest.raises(ArgumentError):
-            OODDetector(gaussians, distributions, largest)

@@ -226,22 +226,6 @@ def test_a_picture_is_saved(tab, tmp_path, button, figures):
         assert part.std() > 4, figure
 
 
-def test_the_sweep_of_a_dial_is_saved(tab, tmp_path):
-    page = tab()
-    page.locator(DIAL).nth(1).focus()
-    page.keyboard.press("PageUp")
-    start = pixels(page)
-    with saved(page, "Save the sweep", tmp_path / "sweep.gif") as film:
-        assert (film.format, film.n_frames, film.info["duration"]) == ("GIF", 24, 80)
-        frames = []
-        for frame in (6, 18):  # the ends
-            film.seek(frame)
-            frames.append(np.asarray(film.convert("L"), float)[20:220, 680:880])  # the drawing, after three figures
-        assert np.abs(frames[0] - frames[1]).mean() > 1
-    np.testing.assert_array_equal(pixels(page), start)
-    assert "Saved" in page.locator(".told").first.inner_text()
-
-
 def says(page, text, css=".about"):
     until(page, "([css, text]) => document.querySelector(css).innerText.includes(text)", [css, text])
 
@@ -249,22 +233,6 @@ def says(page, text, css=".about"):
 def more(page):
     page.get_by_text("Another image").first.click()
     return page
-
-
-def test_any_test_image_by_number_and_one_out_of_range_is_refused(served_tab):
-    page = more(served_tab())
-    number = page.get_by_label("Test image, 0 to 29")
-    number.fill("17")
-    page.keyboard.press("Enter")
-    says(page, "Test image 17 is")
-    until(page, "location.hash.endsWith('image=17')")
-    shown = pixels(page, ".input canvas")
-    number.fill("30")
-    page.keyboard.press("Enter")
-    says(page, "Test images have numbers from 0 to 29; “30” is none of them", ".news")
-    np.testing.assert_array_equal(pixels(page, ".input canvas"), shown)
-    assert "Test image 17 is" in page.locator(".about").inner_text()
-    assert page.locator(".strip button").last.get_attribute("aria-checked") == "true"
 
 
 def test_a_comparison_follows_what_is_chosen(served_tab):

@@ -95,7 +95,11 @@ def test_the_plane_of_a_class():
 
 @pytest.mark.parametrize(
     ("name", "options", "children"),
-    [("sabour2017_capsnet", {"image_size": 20, "classes": 3}, 128), ("hinton2018_matrix_capsnet_small", {}, 256)],
+    [
+        ("sabour2017_capsnet", {"image_size": 20, "classes": 3}, 128),
+        ("hinton2018_matrix_capsnet_small", {}, 256),
+        ("heinsen2019_capsnet", {"image_size": 32, "classes": 3}, 64),  # asked for log-odds, not called
+    ],
 )
 def test_votes_in_a_plane(name, options, children):
     model = create_model(name, **options).eval()

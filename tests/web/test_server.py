@@ -151,7 +151,6 @@ def test_an_uploaded_file_is_looked_at_and_what_was_done_is_said(served):
         ("/api/runs/0/files?name=a.png", "POST", b"no image", 400, "a.png: "),
         ("/api/runs/0/sketches", "POST", b"no image", 400, "drawing: "),
         ("/api/runs/0/changes?class=0", "POST", b"123", 400, "pixels: "),
-        ("/api/runs/0/changes", "POST", bytes(289), 400, "class: "),
         ("/api/runs/0/changes?class=9", "POST", bytes(289), 400, "class: "),
     ],
 )
@@ -180,11 +179,3 @@ def test_what_breaks_inside_stays_inside(capsnet, monkeypatch):
         status, _, answer = server.ask("/api/runs/0/images/0")
     assert status == 500
     assert answer["error"].startswith("Something went wrong in the server.")
-
-
-def test_other_decoders_draw_nothing_and_the_page_says_why(capsnet, monkeypatch):
-    assert '"after":["relu"' in explorer_page([capsnet])[0]
-    monkeypatch.setattr("capsella.web.decoders.MAX_WEIGHTS", 1000)
-    html = explorer_page([capsnet])[0]
-    assert '"decoder":null' in html
-    assert '"whyNoDials":"There are no dials: this page draws only with dense decoders' in html

@@ -14,12 +14,9 @@ import pytest
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.models import create_model
-from capsella.routing import record
 from capsella.web import share_runs
 from capsella.web.arrays import KINDS
 from capsella.web.images import change_images, decode_poses
-from capsella.web.routing_view import class_votes
 from capsella.web.share import split_cnn
 
 from .conftest import NODE, made, needs_node
@@ -72,24 +69,6 @@ def test_the_page_is_one_file_that_asks_for_nothing(shared):
     assert "default-src 'none'" in html
     assert not re.findall(r'(?:src|href)="(?!data:)', html)
     assert [len(numbers) for numbers in shared.images.values()] == [12]
-
-
-@pytest.mark.parametrize(
-    ("network", "routing"),
-    [("benchmark_capsnet", "em"), ("benchmark_capsnet", "variational"), ("heinsen2019_capsnet", None)],
-)
-def test_networks_whose_log_odds_are_logits_are_looked_into(network, routing):
-    """Their last layer is asked for log-odds, not called."""
-    torch.manual_seed(0)
-    more = {} if routing is None else {"routing": {"name": routing}}
-    model = create_model(network, image_size=32, classes=3, **more).eval()
-    image = torch.rand(1, 32, 32)
-    votes = class_votes(model, image, [0, 2])
-    with torch.no_grad(), record() as traces:
-        output = model(image[None])
-    assert votes.couplings.shape[:2] == (2, len(traces[-1].couplings))
-    assert votes.children == traces[-1].couplings[-1].shape[1]
-    assert output.activations.isfinite().all()
 
 
 @needs_node

@@ -33,12 +33,8 @@ def saved(pixels):
     return written(Image.fromarray(pixels))
 
 
-def noise():
-    return Image.fromarray(random(20, 20))
-
-
-def random(*shape, dtype=np.uint8):
-    return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype=dtype)
+def random(*shape):
+    return np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
 
 
 def test_a_phone_s_picture_is_taken_and_judged_upright(grey):
@@ -63,16 +59,6 @@ def test_every_change_is_said_and_is_that_of_prediction(grey, tmp_path):
     assert "what was transparent became black" in said
 
 
-def test_sixteen_bits_become_eight_and_it_is_said(colour):
-    deep = saved(random(34, 34, dtype=np.uint16))
-    with pytest.raises(CapsellaError, match="it has 16 bits per channel"):
-        read_upload(deep, "a.png", colour)
-    colour.value_range = (6000.0, 60_000.0)
-    _, said = read_upload(deep, "a.png", colour)
-    assert said[1] == "its values 6,000 to 60,000, the network's range, became black to white"
-    assert len(said) == 3
-
-
 def claiming(width, height):
     """A PNG of 8×8 whose header says something else."""
     content = bytearray(saved(random(8, 8)))
@@ -86,8 +72,6 @@ def claiming(width, height):
     [
         (lambda: b"no image at all", r"x\.png: cannot be read as an image \(no image of a format that is read"),
         (lambda: saved(random(200, 200))[:2000], r"x\.png: cannot be read as an image"),
-        (lambda: written(noise(), "GIF", save_all=True, append_images=[Image.new("L", (20, 20))]), "2 pages or pic"),
-        (lambda: written(noise(), "PPM"), r"no image of a format that is read"),
         # 50 megapixels of one grey in a few kilobytes
         (lambda: written(Image.new("1", (10_000, 5_000))), r"x\.png: .*50\.0 megapixels; at most 40 are read"),
         (lambda: claiming(50_000, 50_000), r"x\.png: cannot be read as an image .*decompression bomb"),

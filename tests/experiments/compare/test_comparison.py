@@ -130,25 +130,10 @@ class TestDone:
         assert "minutes" in wrong(images, *FLAGS, "--folds", 3, "--backbone", backbone, "--out", done, "--minutes", 1)
 
 
-def test_one_test_set_more_seeds_and_an_interrupted_run(images, backbone, tmp_path, monkeypatch):
+def test_one_test_set_and_more_seeds(images, backbone, tmp_path, monkeypatch):
     monkeypatch.setattr("capsella.report.pages.write_figure", write_empty)
     words = (images, *FLAGS, "--folds", 1, "--seeds", 1, "--no-curve", "--backbone", backbone, "--out", tmp_path / "c")
-    real, calls = runner.train_or_resume, []
-
-    def interrupted(recipe, folder, *arguments):
-        calls.append(folder.name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(recipe, folder, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "train_or_resume", interrupted)
-        with pytest.raises(SystemExit):
-            call(*words)
-    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "c").glob("runs/*/summary.json")}
-    assert len(stamps) == 1
     call(*words)
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     once, report = read(tmp_path / "c"), (tmp_path / "c" / "report.html").read_text(encoding="utf-8")
     assert "one training of each network" in report
     assert "--no-curve was set" in report
@@ -196,10 +181,3 @@ def test_unusual_classes(counts, backbone, tmp_path, monkeypatch):
     assert values["images"] == sum(counts.values())
     assert values["classes"] == counts
     assert values["decision"]["measure"] == ("accuracy" if len(set(counts.values())) == 1 else "balanced accuracy")
-
-
-def test_a_class_without_images(images, wrong, tmp_path):
-    folder = shutil.copytree(images, tmp_path / "own")
-    (folder / "empty").mkdir()
-    message = wrong(folder, *FLAGS, "--out", tmp_path / "c", "--dry-run", "--classes", "red", "empty")
-    assert "empty" in message

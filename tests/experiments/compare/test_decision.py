@@ -54,12 +54,6 @@ def test_who_is_too_slow_or_guesses_is_not_recommended():
     assert (guessing.recommended, guessing.reason, guessing.useful) == (None, "none useful", ())
 
 
-def test_a_more_accurate_network_may_be_too_slow():
-    slow, best = result("capsules", right(195), latency=80.0), result("CNN", right(150))
-    decision = judge(slow, best, result("pretrained", right(100)))
-    assert (decision.recommended.name, decision.reason) == ("CNN", "best useful")
-
-
 def test_a_class_that_is_never_found():
     misses = np.where(LABELS == 4, False, np.ones((1, IMAGES), bool))
     decision = judge(result("capsules", misses), result("CNN", right(150)))

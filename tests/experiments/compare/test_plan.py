@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-import torch
 from PIL import Image, ImageOps
 
 from capsella.data import load_data
@@ -11,9 +10,7 @@ from capsella.errors import ArgumentError, CapsellaError
 from capsella.experiments.compare import ComparisonOptions, make_plan, plan
 from capsella.experiments.compare.contenders import GROUPS, network_names, side_for
 from capsella.experiments.compare.plan import Cost, begin
-from capsella.files import read_json, write_json
 from capsella.models.backbones import efficientnet
-from capsella.training.loop import StepTime
 from tests.experiments.compare.conftest import write_images
 from tests.experiments.compare.made import FLAGS, NETWORKS
 
@@ -83,10 +80,6 @@ class TestFineTuning:
         monkeypatch.setattr(efficientnet, "NAME", "another")
         assert planned(1e-3, 1e-3, 1e-3, fine_tune=None).contenders[2].is_fitted
 
-    def test_with_one_seed_only_it_stays_frozen(self, planned):
-        made = planned(1e-3, 1e-3, 1e-3, fine_tune=None, folds=1, seeds=1)
-        assert made.contenders[2].is_fitted
-
     def test_with_enough_time(self, planned):
         made = planned(1e-3, 1e-3, 1e-3, fine_tune=None)
         assert made.contenders[2].recipe_name == "images-fine-tuned"
@@ -99,14 +92,6 @@ class TestFineTuning:
         assert made.contenders[2].is_fitted
         assert any("frozen" in note for note in made.notes)
         assert made.contenders[2].title.endswith(", frozen")
-
-    def test_its_least_epochs_leave_the_others_the_rest(self, planned):
-        made = planned(0.2, 0.2, 1.0, fine_tune=True, minutes=18)
-        capsules, cnn, pretrained = made.contenders
-        assert made.epochs(pretrained) == 3
-        assert made.epochs(capsules) == made.epochs(cnn)
-        assert made.network_seconds(pretrained) > 1.5 * made.network_seconds(cnn)
-        assert made.total_seconds() == pytest.approx(18 * 60, rel=0.1)
 
     def test_a_begun_comparison_keeps_the_choice(self, planned, tmp_path):
         for slow in (False, True):
@@ -176,23 +161,6 @@ def test_a_short_training_is_not_all_warm_up(planned):
         assert recipe.optimizer.learning_rate_at(steps // 10, steps) > 0.9 * recipe.optimizer.learning_rate
 
 
-def test_speed_at_another_size_needs_no_images(backbone, tmp_path, monkeypatch):
-    measured = {}
-
-    def timed(recipe, compute, seconds, splits):
-        measured[recipe.model.name] = splits
-        return StepTime(1e-3, 1e-3)
-
-    monkeypatch.setattr(plan, "time_steps", timed)
-    folder = write_images(tmp_path / "own", {"a": 10, "b": 10, "single": 1}, size=40)
-    options = {"networks": NETWORKS, "size": 17, "classes": ("a", "b"), "fine_tune": True, "out": tmp_path / "c"}
-    made = make_plan(ComparisonOptions(images=str(folder), backbone=str(backbone), folds=2, **options))
-    train = measured[NETWORKS[-1]].train
-    assert (train.image_size, train.classes) == ((40, 40), ("a", "b"))
-    assert torch.equal(train.labels, made.splits.train.labels)
-    assert train.images.untyped_storage().nbytes() == 1
-
-
 def test_names():
     assert network_names(("default", "he2016_resnet10")) == GROUPS["default"]
     assert network_names(("thesis",)) == GROUPS["thesis"]
@@ -223,13 +191,7 @@ def test_a_begun_comparison_keeps_its_epochs(planned):
     assert again.seed_count == 2
     with pytest.raises(CapsellaError):
         planned(0.1, 0.1, minutes=5)
-    path = first.options.output / "plan.json"
-    values = read_json(path)
-    for key in values:  # written by other code
-        write_json(path, {name: value for name, value in values.items() if name != key})
-        with pytest.raises(CapsellaError, match="damaged"):
-            planned(0.1, 0.1, minutes=4)
-    path.write_text("{")
+    (first.options.output / "plan.json").write_text("{")
     with pytest.raises(CapsellaError):
         planned(0.1, 0.1, minutes=4)
 

@@ -118,8 +118,6 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
             assert json.loads((tmp_path / f"{name}-{key}-init1-seed0" / "result.json").read_text()) == run
 
     monkeypatch.setattr(training, "train", None)  # what is finished is read
-    main(["papers", "run", "forslov2018-table3", *words])
-    assert json.loads(path.read_text()) == values
     main(["papers", "run", "forslov2018-table4", *words])
     path = tmp_path / "forslov2018-table4.json"
     robust = json.loads(path.read_text())
