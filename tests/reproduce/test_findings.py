@@ -49,11 +49,11 @@ def verdict(folder, caps, cnn, budget="medium", **options):
 
 def test_support_and_contradiction(tmp_path):
     good = verdict(tmp_path / "a", (20, 21, 22), (60, 61, 62))
-    assert (good.answer, good.not_tested) == ("supports", "")
+    assert (good.answer, good.not_tested) == ("supported", "")
     assert good.errors == pytest.approx((5.25, 15.25))
     assert good.gain.estimate == pytest.approx(0.1)
     assert good.gain.low > 0
-    assert verdict(tmp_path / "b", (60, 61, 62), (20, 21, 22)).answer == "contradicts"
+    assert verdict(tmp_path / "b", (60, 61, 62), (20, 21, 22)).answer == "contradicted"
 
 
 def test_a_seed_that_diverged_is_not_tested(tmp_path):
@@ -80,7 +80,7 @@ def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
             tmp_path / f"cnn-rate1-seed{seed}/result.json"
         )
     found = judge_claim(claim, of_both)
-    assert (found.rows, found.answer) == (("caps", "cnn-rate1"), "cannot tell")
+    assert (found.rows, found.answer) == (("caps", "cnn-rate1"), "no difference detected")
     (tmp_path / "cnn-seed0" / "diverged.json").write_text("{}")
     (tmp_path / "cnn-seed1" / "result.json").unlink()
     assert judge_claim(claim, of_both).rows == ("caps", "cnn-rate1")
@@ -127,8 +127,8 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
     on = (TestSet("test", "plain"), TestSet("novel", "novel", lambda data: data))
     table = MatchedErrorTable(title="t", columns=("network",), rows=both, test_sets=on)
     stopped = dataclasses.replace(entry(tmp_path), published=table, rows=both)
-    assert judge_claim(CLAIM, stopped).answer == "supports"
-    assert judge_claim(dataclasses.replace(CLAIM, on="novel"), stopped).answer == "contradicts"
+    assert judge_claim(CLAIM, stopped).answer == "supported"
+    assert judge_claim(dataclasses.replace(CLAIM, on="novel"), stopped).answer == "contradicted"
 
 
 @pytest.mark.parametrize("budget", ["small", "medium", "full"])

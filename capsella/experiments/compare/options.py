@@ -27,7 +27,7 @@ class CommonComparisonOptions:
 
     networks: tuple[str, ...] = ("default",)
     """Networks (capsella list models), shell patterns of them, or groups: `default`, `small` and `thesis`. Default: a
-    light capsule network, a small residual CNN, and a pretrained CNN with a linear layer."""
+    light capsule network, a small residual CNN, and a pretrained CNN, fine-tuned if there is time."""
     minutes: float = 30.0
     """Time for all trainings, divided over the networks; no training is longer than in its recipe."""
     folds: int | None = None

@@ -18,7 +18,7 @@ from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
 from capsella.training import Recipe, RunFolder
 from capsella.training.progress import best_validation
 
-Answer = Literal["supports", "contradicts", "cannot tell", "not tested"]
+Answer = Literal["supported", "contradicted", "no difference detected", "not tested"]
 LEVEL = 0.05
 STILL_FALLING = 0.1  # a curve still falls if its last third accounts for more than this fraction of its whole fall
 MIN_SEEDS = 2
@@ -27,8 +27,8 @@ RULE = (
     "claim names a row at several learning rates, the one with the lowest validation error counts, and of equal ones "
     "the one with the lowest loss. The difference has a 95 % interval over test images (for smallNORB over objects) "
     "and seeds, whose variance is pooled over the rows of the table. A claim is supported or contradicted if the "
-    "p-value, adjusted for all tested claims (Holm 1979), is below 0.05; otherwise the numbers cannot tell. It is not "
-    f"tested if a row is missing, has fewer than {MIN_SEEDS} seeds or one that diverged, is far from convergence, or "
+    "p-value, adjusted for all tested claims (Holm 1979), is below 0.05; otherwise no difference was detected. It is "
+    f"not tested if a row is missing, has fewer than {MIN_SEEDS} seeds or one that diverged, is far from convergence, or "
     "missed the error at which networks are compared. Far from convergence is a short training, or one whose training "
     "loss or error fell over its last third by more than a tenth of its whole fall. With a cosine schedule every curve "
     "falls at the end, so that is not asked."
@@ -63,8 +63,8 @@ class Finding:
         if self.not_tested or self.gain is None:
             return "not tested"
         if self.p_value >= LEVEL:
-            return "cannot tell"
-        return "supports" if self.gain.estimate > 0 else "contradicts"
+            return "no difference detected"
+        return "supported" if self.gain.estimate > 0 else "contradicted"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
@@ -26,12 +26,6 @@ PAPERS = {
     "tsai2020": "Tsai, Srivastava, Goh, Salakhutdinov 2020: Capsules with inverted dot-product attention routing",
     "zhao2021": "Zhao, Cheng 2021: Capsule networks with non-iterative cluster routing",
     "forslov2018": "Forslöv 2018: Capsule networks for blood cells",
-}
-ANSWERS: dict[Answer, str] = {
-    "supports": "supported",
-    "contradicts": "contradicted",
-    "cannot tell": "open",
-    "not tested": "not tested",
 }
 BUDGETS = {
     "small": "Every network is trained for minutes only, so do not compare these numbers with published ones; each "
@@ -130,7 +124,7 @@ def _forest(findings: Sequence[Finding], folder: Path) -> str | None:
 def _headline(findings: Sequence[Finding]) -> str:
     if not findings:
         return "No claim is tested for these papers."
-    counts = [f"{sum(finding.answer == answer for finding in findings)} {text}" for answer, text in ANSWERS.items()]
+    counts = [f"{sum(finding.answer == answer for finding in findings)} {answer}" for answer in get_args(Answer)]
     return f"{pluralize(len(findings), 'claim')} of the papers: {', '.join(counts)}."
 
 
