@@ -167,7 +167,9 @@ def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
             yield image
 
 
-def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
+def check_memory(
+    number: int, size: tuple[int, int], channels: int, remedy: str = "make them smaller, e.g. with --size 64"
+) -> None:
     """Raise `CapsellaError` unless this many images of (height, width) fit into the free memory."""
     height, width = size
     needed = 2 * number * height * width * channels  # the images that were read, and a copy in splits
@@ -175,7 +177,7 @@ def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
     if free is not None and needed > free:
         raise CapsellaError(
             f"{pluralize(number, 'image')} of {height}×{width}×{channels} need {needed / 2**30:,.1f} GiB of memory to "
-            f"load, and {free / 2**30:,.1f} GiB are free; make them smaller, e.g. with --size 64"
+            f"load, and {free / 2**30:,.1f} GiB are free; {remedy}"
         )
 
 

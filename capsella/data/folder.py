@@ -264,7 +264,7 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
     if options.duplicates != "ignore":
         metadata["fingerprint"] = torch.from_numpy(np.array(prints))
     if options.group is not None:
-        metadata["group"] = group_numbers(options.group, paths, listing.paths)
+        metadata["group"] = group_numbers(options.group, root, paths, listing.paths)
         sizes = metadata["group"].unique(return_counts=True)[1]  # reveal a pattern that joins or divides patients
         text = f"{pluralize(len(sizes), 'group')} (--group), the largest of {pluralize(int(sizes.max()), 'image')}"
         about_groups = (text,)

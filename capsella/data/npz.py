@@ -279,7 +279,7 @@ def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int, fil
     if group is None:
         return metadata
     if is_table(group) and files is not None:
-        return metadata | {"group": group_numbers(group, files, files).numpy()}
+        return metadata | {"group": group_numbers(group, path, files, files).numpy()}
     if group not in found:
         known = ", ".join(sorted(found)) or "none"
         raise ArgumentError("group", f"name an array of {images} integers in {path} (it has: {known})", group)

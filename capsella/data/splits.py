@@ -242,15 +242,20 @@ def read_split_file(path: Path) -> SplitTable:
     return SplitTable(by_file, rows, Path(path))
 
 
-def group_numbers(group: str, files: Sequence[str], listed: Sequence[str]) -> Int64[Tensor, " n"]:
+def group_numbers(group: str, source: Path, files: Sequence[str], listed: Sequence[str]) -> Int64[Tensor, " n"]:
     """Return the index of each file's group.
 
     Args:
-        group: a regular expression whose one capture group names the group, or the path of a table.
+        group: a regular expression whose one capture group names the group, or the path of a table. A table may begin
+            its paths with the name of `source`; its rows that begin otherwise are then of other sources.
+        source: the folder or .npz file of the images.
         files: paths relative to the folder, with forward slashes.
         listed: all files that a table may list, including broken ones.
     """
-    names = _by_table(Path(group), files, listed) if is_table(group) else [_captured(group, file) for file in files]
+    if is_table(group):
+        names = _by_table(Path(group), f"{source.resolve().name}/", files, listed)
+    else:
+        names = [_captured(group, file) for file in files]
     return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
 
@@ -261,9 +266,11 @@ def _captured(pattern: str, path: str) -> str:
     return match[1]
 
 
-def _by_table(path: Path, files: Sequence[str], listed: Sequence[str]) -> list[str]:
+def _by_table(path: Path, source: str, files: Sequence[str], listed: Sequence[str]) -> list[str]:
     """Look each file up by its path in the folder, or by its name if no other of the files has it."""
     table = read_group_table(path)
+    own = {file.removeprefix(source): group for file, group in table.items() if file.startswith(source)}
+    table = own or table
     names = Counter(Path(file).name for file in files)
 
     def key(file: str) -> str:

@@ -1,6 +1,5 @@
 """Evaluate a model on a labelled set: error, balanced accuracy, scores of each class, ROC curves, calibration."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -331,9 +330,6 @@ class Folds:
         check_argument(len(self.evaluations) >= 2, "be of at least 2 folds", evaluations=len(self.evaluations))
         classes = {fold.classes for fold in self.evaluations}
         check_argument(len(classes) == 1, "be of the same classes in every fold", evaluations=sorted(classes))
-        names = Counter(file for fold in self.evaluations for file in fold.files or ())
-        twice = [file for file, count in names.items() if count > 1]
-        check_argument(not twice, "test each image once in all folds", evaluations=twice[:1])
 
     @cached_property
     def pooled(self) -> Evaluation:

@@ -51,8 +51,8 @@ class Interval:
 
     Attributes:
         image_error: standard error from the choice of test images.
-        seed_error: standard error from the choice of seeds. None if a side has a single seed: the interval then covers
-            the test images, and the seeds of the other side if it has several.
+        seed_error: standard error from the choice of seeds; of one side alone if the other has a single seed, None if
+            each side has.
         degrees: degrees of freedom of Student's quantile.
     """
 
@@ -497,7 +497,7 @@ def _interval(
     components = [images, *(part for part in seeds if part.variance > 0)]
     degrees, variance = _satterthwaite(components), sum(component.variance for component in components)
     half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5
-    several = min(part.dof for part in seeds) > 0
+    several = max(part.dof for part in seeds) > 0
     seed_error = sum(part.variance for part in seeds) ** 0.5 if several else None
     centre = estimate if centre is None else centre
     low, high = max(least, centre - half), min(1.0, centre + half)

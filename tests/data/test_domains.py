@@ -117,15 +117,20 @@ class TestSeveralInOneTraining:
             cells = 2 * images.metadata["domain"] + images.labels
             assert cells.unique().tolist() == [0, 1, 2, 3]
 
-    def test_patients_of_file_names_stay_on_one_side(self, places, tmp_path):
+    @pytest.mark.parametrize("in_a_table", [False, True])
+    def test_patients_stay_on_one_side(self, places, tmp_path, in_a_table):
+        lines = ["file,group"]
         for lab in ("one", "two"):
             for name in ("blast", "mono"):
                 (tmp_path / lab / name).mkdir(parents=True)
                 for k in range(8):
                     image = picture(np.random.default_rng([k, len(name), len(lab) + (lab == "two")]))
-                    Image.fromarray(image).save(tmp_path / lab / name / f"{name[0]}{k // 2}_{k}.png")
+                    file = f"{lab}/{name}/{name[0]}{k // 2}_{k}.png"
+                    Image.fromarray(image).save(tmp_path / file)
+                    lines.append(f"{file},{name[0]}{k // 2}")
+        (table := tmp_path / "patients.csv").write_text("\n".join(lines))
         two = tuple(str(tmp_path / lab) for lab in ("one", "two"))
-        asked = DomainData(two, size=SIZE, channels=1, group="([bm][0-9])_")
+        asked = DomainData(two, size=SIZE, channels=1, group=str(table) if in_a_table else "([bm][0-9])_")
         patients = [
             {(int(lab), Path(file).name[:2]) for lab, file in zip(one.metadata["domain"], one.files, strict=True)}
             for one in load_data(asked).named().values()

@@ -64,6 +64,12 @@ class TestByHand:
         assert interval.standard_error == pytest.approx((images + seeds) ** 0.5)
         assert (interval.low, interval.high) == (0, 1)  # two seeds that differ this much prove nothing
 
+    def test_seeds_of_one_side_alone_count(self):
+        one = correct("1111100000")
+        several = difference_interval(correct("1111111100", "1111000000"), one)
+        assert several.seed_error == pytest.approx((0.08 / 2) ** 0.5)
+        assert several.standard_error > difference_interval(correct("1111111100"), one).standard_error
+
     def test_a_slope_is_that_of_least_squares(self):
         generator = np.random.default_rng(0)
         covariate = generator.random(500)

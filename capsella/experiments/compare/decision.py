@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from capsella.errors import CapsellaError
 from capsella.evaluation import Groups, Interval, accuracy_interval, difference_interval
 from capsella.evaluation.statistics import FoldNumbers
 from capsella.experiments.compare.contenders import FAMILIES, Family
@@ -147,12 +146,7 @@ def decide(networks: Sequence[NetworkResult], setting: TestSetting) -> Decision:
 
     Networks that are not better than chance, miss a whole class or are too slow are not chosen. Of the others, the
     fastest within one standard error of the most accurate one is (the one-standard-error rule of Breiman et al. 1984).
-
-    Raises:
-        CapsellaError: fewer than two networks.
     """
-    if len(networks) < 2:
-        raise CapsellaError("fewer than two networks finished training, so there is nothing to compare")
     finalists = _finalists(networks)
     reference = next((network for network in finalists if network.family == "CNN"), finalists[-1])
     useful = tuple(network.name for network in networks if _is_useful(network.correct, setting))

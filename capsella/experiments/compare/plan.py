@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from os.path import relpath
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -28,6 +29,7 @@ from capsella.data import (
     single_images,
 )
 from capsella.data.catalogue import largest_side
+from capsella.data.decoding import check_memory
 from capsella.data.images import join
 from capsella.data.load import LoadedSource, load_source
 from capsella.data.options import FileData
@@ -353,6 +355,7 @@ def _begun_with(options: ComparisonOptions) -> dict[str, Any]:
     if missing := {*needed, "balance", "precision"}.difference(plan):
         raise CapsellaError(f"{path} is damaged: it has no {', '.join(sorted(missing))}; choose another --out")
     before, now = plan["options"], options.to_dict()
+    before["images"], now["images"] = (relpath(each["images"]) for each in (before, now))  # cells and cells/
     seeds = before.get("seeds"), now["seeds"]
     for name in ("seeds", "latency_limit"):
         before[name] = now[name]
@@ -369,7 +372,7 @@ def _sized(options: ComparisonOptions) -> tuple[DataOptions, int]:
         summary = inspect_folder(data.path)
         (height, width), channels = (summary.height, summary.width), summary.channels
     else:
-        train = load_source(data).source.train
+        train = load_source(data if options.size is None else data.replace(size=options.size)).source.train
         (height, width), channels = train.image_size, train.channels
     side = (largest_side(data.name) if isinstance(data, NamedData) else None) or min(height, width)
     size = options.size or side_for(side, LARGEST)
@@ -453,6 +456,9 @@ def _measure(contender: Contender, plan: Plan) -> Cost:
             times = time_in_turns({"network": lambda: model(images)}, 3, warm_up=1)["network"]
         return Cost(0.0, median(times) / len(images))
     if size != splits.image_size[0]:
+        others = " ".join(each.name for each in plan.contenders if each is not contender)
+        number = sum(len(part) for part in splits.named().values())
+        check_memory(number, (size, size), splits.channels, f"leave {contender.title} out: --networks {others}")
         parts: dict[str, Any] = {name: _blank(images, size) for name, images in splits.named().items()}
         splits = replace(splits, **parts)
     timed = time_steps(recipe, ComputeOptions(accelerator=plan.options.accelerator), 2.0, splits)

@@ -168,8 +168,11 @@ def _gather(plan: Plan, rows: Mapping[Key, Row], shortcuts: Sequence[Shortcut]) 
     failed = {key for key, of_seeds in folders.items() if any(RunFolder(f).has_diverged for f in of_seeds)}
     diverged = {name for name, _, share in failed if share == 1}  # fewer images are for the learning curve only
     complete = [contender for contender in plan.contenders if contender.name not in diverged]
-    if not complete:
-        raise CapsellaError("a training of every network diverged; there is nothing to compare")
+    if len(complete) < 2:
+        gone = [str(f) for of_seeds in folders.values() for f in of_seeds if RunFolder(f).has_diverged]
+        raise CapsellaError(
+            f"trainings diverged, so there are no two networks to compare; remove {', '.join(gone)} to train them again"
+        )
     tests = {
         key: [read_test_predictions(f) for f in of_seeds]
         for key, of_seeds in folders.items()

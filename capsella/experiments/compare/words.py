@@ -93,9 +93,10 @@ def _why(decision: Decision) -> str:
         _difference(decision, network) for network in decision.finalists if network is not decision.leader
     )
     measure, leader = decision.setting.measure, decision.leader.title
+    highest = f"Its {measure} is the highest{_among(decision)}"
     reasons = {
-        "winner": f"Its {measure} is the highest, and the test shows that no other network is as good: {others}.",
-        "ahead": f"Its {measure} is the highest, but the test does not show that every other one is worse: {others}.",
+        "winner": f"{highest}, and the test shows that none of the others is as good: {others}.",
+        "ahead": f"{highest}, but the test does not show that every other one is worse: {others}.",
         "best useful": f"Of the networks that beat chance, find every class and are fast enough, it has the highest "
         f"{measure}: {others}.",
         "faster": "It is the fastest within one standard error of the most accurate network that beats chance, finds "
@@ -174,7 +175,11 @@ def _given_up(decision: Decision) -> str:
             parts.append(f"{', and '.join(better)}, compared with {network.title}")
     if parts:
         return f"What you give up: {'; '.join(parts)}."
-    return "You give up little: no other network is more accurate, or a fifth faster or smaller."
+    return f"You give up little: no other network{_among(decision)} is more accurate, or a fifth faster or smaller."
+
+
+def _among(decision: Decision) -> str:
+    return "" if len(decision.networks) == len(decision.finalists) else " among the best of each kind"
 
 
 def _millions(number: int) -> str:

@@ -23,15 +23,15 @@ LEVEL = 0.05
 STILL_FALLING = 0.1  # a curve still falls if its last third accounts for more than this fraction of its whole fall
 MIN_SEEDS = 2
 RULE = (
-    "A claim says that one row has a lower error than another. Their errors are compared on the same test images. If a "
-    "claim names a row at several learning rates, the one with the lowest validation error counts, and of equal ones "
-    "the one with the lowest loss. The difference has a 95 % interval over test images (for smallNORB over objects) "
-    "and seeds, whose variance is pooled over the rows of the table. A claim is supported or contradicted if the "
-    "p-value, adjusted for all tested claims (Holm 1979), is below 0.05; otherwise no difference was detected. It is "
-    f"not tested if a row is missing, has fewer than {MIN_SEEDS} seeds or one that diverged, is far from convergence, or "
-    "missed the error at which networks are compared. Far from convergence is a short training, or one whose training "
-    "loss or error fell over its last third by more than a tenth of its whole fall. With a cosine schedule every curve "
-    "falls at the end, so that is not asked."
+    "A claim says that one row has a lower error than another. Their errors are compared on the same test images. If "
+    "a claim names a row at several learning rates, the one with the lowest validation error counts, and of equal "
+    "ones the one with the lowest loss. The difference has a 95 % interval over test images (for smallNORB over "
+    "objects) and seeds, whose variance is pooled over the rows of the table. A claim is supported or contradicted if "
+    "the p-value, adjusted for all tested claims (Holm 1979), is below 0.05; otherwise no difference was detected. It "
+    f"is not tested if a row is missing, has fewer than {MIN_SEEDS} seeds or one that diverged, is far from "
+    "convergence, or missed the error at which networks are compared. Far from convergence is a short training, or "
+    "one whose training loss or error fell over its last third by more than a tenth of its whole fall. With a cosine "
+    "schedule every curve falls at the end, so that is not asked."
 )
 
 

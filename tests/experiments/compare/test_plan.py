@@ -200,7 +200,7 @@ def test_a_begun_comparison_keeps_its_epochs(planned):
 def test_a_begun_comparison_keeps_its_images(images, tmp_path, planned, change):
     folder = shutil.copytree(images, tmp_path / "own")
     begin(planned(1e-3, 1e-3, images=str(folder), folds=3))
-    planned(1e-3, 1e-3, images=str(folder), folds=3)
+    planned(1e-3, 1e-3, images=f"{folder}/", folds=3)  # the same folder
     if change == "moved":
         (folder / "red" / "3.png").rename(folder / "blue" / "red3.png")
     else:
