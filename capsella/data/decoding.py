@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from capsella.data.reading import UnseenPart, decode, open_image, readable, to_tensor
+from capsella.data.reading import UnseenPart, decode, open_file, readable, to_tensor
 from capsella.environment import free_memory
 from capsella.errors import CapsellaError, check_minimum, pluralize
 from capsella.image_options import Preprocessing
@@ -160,7 +160,7 @@ def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
     for file in files:
         try:
             with readable(file, ""):
-                image = open_image(file).image
+                image = open_file(file).image
         except CapsellaError:  # the error is reported when all images are read
             continue
         if image is not None and image.mode == "RGB":

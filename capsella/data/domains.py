@@ -18,9 +18,9 @@ from torch import Tensor
 from capsella.data.catalogue import source_names
 from capsella.data.decoding import picture_of
 from capsella.data.duplicates import fingerprint, similar_pairs
+from capsella.data.image_file import ImageData
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions, DomainData, FileData, NamedData, data_from
-from capsella.data.reading import ImageData
 from capsella.data.splits import SourceFacts
 from capsella.errors import CapsellaError, near_names, pluralize
 

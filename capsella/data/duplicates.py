@@ -15,9 +15,9 @@ from jaxtyping import Int64
 from PIL import Image
 from torch import Tensor
 
+from capsella.data.image_file import ImageData
 from capsella.data.images import ImageSet
 from capsella.data.options import Duplicates
-from capsella.data.reading import ImageData
 from capsella.errors import CapsellaError, pluralize, warn_once
 
 # Bits of 256 by which the hashes of two copies may differ. Of 2,123 and 4,000 images of cells, 5,000 handwritten digits

@@ -27,18 +27,10 @@ from torch import Tensor
 from capsella.data.cell_crop import MAX_SAMPLES, measured_cut
 from capsella.data.decoding import read_all, rgb_images, stack
 from capsella.data.duplicates import Fingerprint, fingerprint
+from capsella.data.image_file import ENDINGS, FORMATS, depth_of, read_values
 from capsella.data.images import ImageSet
 from capsella.data.options import FolderData
-from capsella.data.reading import (
-    ENDINGS,
-    FORMATS,
-    UnseenPart,
-    depth_of,
-    open_image,
-    read_values,
-    readable,
-    unseen_notes,
-)
+from capsella.data.reading import UnseenPart, open_file, preprocess, readable, unseen_notes
 from capsella.data.splits import SPLIT_NAMES, UNUSED, SourceSplits, SplitTable, group_numbers
 from capsella.errors import CapsellaError, pluralize
 
@@ -289,10 +281,10 @@ def read_folder(options: FolderData, listing: FolderListing, table: SplitTable |
 def _read(options: FolderData, path: Path) -> tuple[UInt8[Tensor, "c h w"], tuple[int, Fingerprint | None, UnseenPart]]:
     """Return the pixels; a digest of the file, which changes if another image is saved under its name; and more."""
     with readable(path, str(path)):
-        image = open_image(path)
+        image = open_file(path)
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).digest()
-        pixels, loss = image.decode(options.preprocessing)
+        pixels, loss = preprocess(image, options.preprocessing)
         found = None if options.duplicates == "ignore" else fingerprint(image)
         return pixels, (int.from_bytes(digest) >> 1, found, loss)
 

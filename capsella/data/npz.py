@@ -30,9 +30,10 @@ from capsella.data.cell_crop import MAX_SAMPLES, measured_cut
 from capsella.data.decoding import picture_of, read_all, resize_array, rgb_images, stack
 from capsella.data.duplicates import Fingerprint, fingerprint
 from capsella.data.folder import spread
+from capsella.data.image_file import ImageData, open_image
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions, NpzData, is_table
-from capsella.data.reading import ImageData, UnseenPart, cropped_by, open_image, readable, unseen_notes
+from capsella.data.reading import UnseenPart, cropped_by, preprocess, readable, unseen_notes
 from capsella.data.splits import SPLIT_NAMES, SourceSplits, group_numbers
 from capsella.errors import ArgumentError, CapsellaError, errors_of
 
@@ -212,7 +213,7 @@ def _decode(
     content = _file(path, arrays, row)
     with readable(content, f"{path}, image {row}"):
         image = open_image(content)
-        pixels, loss = image.decode(options.preprocessing)
+        pixels, loss = preprocess(image, options.preprocessing)
         return pixels, (loss, fingerprint(image) if is_wanted else None)
 
 

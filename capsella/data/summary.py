@@ -12,9 +12,9 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from capsella.data.batching import evenly
 from capsella.data.folder import spread
-from capsella.data.framing import cropped_share, fit_image
+from capsella.data.image_file import cropped_share, fit_image
 from capsella.data.images import ImageSet
-from capsella.data.reading import LEAST_LOSS, open_image, readable
+from capsella.data.reading import LEAST_LOSS, open_file, readable
 from capsella.data.splits import LabelledImages, Splits
 from capsella.errors import CapsellaError, check_minimum, pluralize, warn_once
 from capsella.image_options import Fit
@@ -135,7 +135,7 @@ def oblong_sheet(files: Sequence[Path], size: int | None = None) -> Image.Image 
     rows: dict[str, list[Image.Image]] = {}
     for file in (files[row] for row in spread(len(files), 10 * _OBLONG)):
         with suppress(CapsellaError), readable(file, str(file)):
-            image = open_image(file).image
+            image = open_file(file).image
             if len(rows) < _OBLONG and image is not None and cropped_share(image.size, (1, 1)) >= LEAST_LOSS:
                 fitted = [fit_image(image, (side, side), fit) for fit in get_args(Fit)]
                 rows[file.name] = [ImageOps.contain(image, (side, side)), *fitted]

@@ -15,7 +15,7 @@ from capsella import ray_cluster
 from capsella.data.cell_crop import MAX_SAMPLES, measured_cut
 from capsella.data.decoding import Chunk, decode_chunk, decode_files, rgb_images
 from capsella.data.folder import skipped_notes, spread, walk
-from capsella.data.reading import ENDINGS
+from capsella.data.image_file import ENDINGS
 from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.evaluation.tables import (
     Prediction,

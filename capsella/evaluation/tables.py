@@ -16,7 +16,8 @@ from typing import Any, TextIO
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.data.reading import LEAST_LOSS, MOST_OUTSIDE, NOTHING_UNSEEN, UnseenPart
+from capsella.data.image_file import MOST_OUTSIDE
+from capsella.data.reading import LEAST_LOSS, NOTHING_UNSEEN, UnseenPart
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed, check_minimum
 from capsella.files import alone_in, is_disk_full, lock, write_whole
 from capsella.models import ImageClassifier

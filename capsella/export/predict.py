@@ -9,82 +9,24 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from PIL import Image, ImageOps
 
-from capsella.data.framing import fit_image, in_srgb, to_grey_or_rgb
-
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
-BITS, WHITE, PLANES, SIGN = 258, 262, 284, 339  # tags of TIFF files
-OTHER_ORDER = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": "RGB;16B"}  # of bytes; N is the machine's, here L
+from capsella.data.image_file import ENDINGS, MOST_OUTSIDE, fit_image, open_image
 
 
 def read_image(path: str | Path, about: dict) -> np.ndarray:
     """Read an image file into the network's format, [channels height width], 0 to 255; `about` is model.json."""
-    content = Path(path).read_bytes()
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        refuse(image.width * image.height > 80e6, "more than 80 million pixels")
-        refuse(image.format in ("TIFF", "PNG", "GIF", "WEBP") and getattr(image, "n_frames", 1) > 1, "several pictures")
-        if is_deep(image):
-            image = read_deep(content, about["value_range"])
-        else:
-            level = image.info.get("transparency")  # Pillow scales grey levels of 2 and 4 bits, but not this one
-            if image.format == "PNG" and isinstance(level, int) and image.tile:
-                image.info["transparency"] = level * 255 // {"L;2": 3, "L;4": 15}.get(raw(image.tile[0])[0], 255)
-            image.load()
-            image = to_grey_or_rgb(in_srgb(ImageOps.exif_transpose(image)))
-        image = image.convert({1: "L", 3: "RGB"}[about["input"]["channels"]])
-    size = about["input"]["width"], about["input"]["height"]
-    if image.size != size:
-        image = fit_image(image, size[::-1], about["fit"])
-    return np.asarray(image).reshape(size[1], size[0], -1).transpose(2, 0, 1)
-
-
-def refuse(holds: object, reason: str) -> None:
-    """Raise `ValueError` with the reason if a condition holds."""
-    if holds:
-        raise ValueError(f"cannot be read: {reason}")
-
-
-def tag(image: Image.Image, number: int) -> float | None:
-    """Return a TIFF tag's value; the largest of several."""
-    value = getattr(image, "tag_v2", {}).get(number)
-    return max(value, default=None) if isinstance(value, bytes | tuple) else value
-
-
-def raw(tile: tuple) -> tuple:
-    """Return the arguments of Pillow's decoder: how a file stores pixels, e.g. RGB;16B, and more."""
-    return tile.args if isinstance(tile.args, tuple) and tile.args else (tile.args,)
-
-
-def is_deep(image: Image.Image) -> bool:
-    """Return True for more than 8 bits per channel."""
-    bits = (tag(image, BITS) or 8) if image.format == "TIFF" else 8
-    refuse(image.format == "TIFF" and tag(image, SIGN) == 2 and bits <= 8, "8 bits with a sign")
-    deep = image.format in ("PNG", "TIFF") and any(";16" in str(raw(tile)[0]) for tile in image.tile)
-    return deep or bits > 8 or image.mode.startswith(("I", "F"))
-
-
-def read_deep(content: bytes, value_range: list | None) -> Image.Image:
-    """Read a file of more than 8 bits per channel, and scale its values from `value_range` to 0..255."""
-    refuse(value_range is None, "more than 8 bits per channel; this network was trained on 8")
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        colour = not image.mode.startswith(("I", "F"))
-        others = {raw(tile)[0] for tile in image.tile} - OTHER_ORDER.keys()
-        refuse(colour and (others or tag(image, PLANES) == 2), "neither grey nor interleaved RGB, with 16 bits")
-        refuse(image.has_transparency_data or tag(image, WHITE) == 0, "16 bits and transparency, or white as 0")
-        values = np.asarray(ImageOps.exif_transpose(image))
-        if image.mode == "I" and tag(image, BITS) == 32 and tag(image, SIGN) in (None, 1):
-            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow reads all as signed
-    if colour:  # Pillow keeps the upper byte of each channel; in the other order of bytes, the lower one
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            image.tile = [tile._replace(args=(OTHER_ORDER[raw(tile)[0]], *raw(tile)[1:])) for tile in image.tile]
-            values = 256 * values.astype(np.int32) + np.asarray(ImageOps.exif_transpose(image))
-    refuse(not np.isfinite(values).all(), "values that are not finite")
-    low, high = value_range
-    refuse(((values < low) | (values > high)).mean() > 0.5, f"most values lie outside {low:g} to {high:g}")
-    scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
-    return Image.fromarray(np.rint(scaled.clip(0, 255)).astype(np.uint8))
+    try:
+        image, outside = open_image(io.BytesIO(Path(path).read_bytes())).in_8_bits(about["value_range"])
+    except Exception as error:  # decoders raise errors of every kind on damaged bytes
+        raise ValueError(f"cannot be read as an image ({error})") from error
+    if outside > MOST_OUTSIDE:
+        low, high = about["value_range"]
+        raise ValueError(f"{outside:.0%} of its values lie outside the learned range {low:g} to {high:g}")
+    image = image.convert({1: "L", 3: "RGB"}[about["input"]["channels"]])
+    size = about["input"]["height"], about["input"]["width"]
+    if image.size != size[::-1]:
+        image = fit_image(image, size, about["fit"])
+    return np.asarray(image).reshape(*size, -1).transpose(2, 0, 1)
 
 
 class Network:

@@ -1,7 +1,7 @@
 """Export a trained network to a folder for other programs, checked against PyTorch before it is kept.
 
 model.onnx or model.pt2 returns activations, calibrated probabilities and the OOD score. model.json describes it.
-predict.py and framing.py, beside an ONNX file, classify image files without PyTorch and capsella. The other files are
+predict.py and image_file.py, beside an ONNX file, classify image files without PyTorch and capsella. The others are
 those of `ImageClassifier.save_pretrained`, by which capsella opens the folder.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from capsella.data import FolderData, framing
+from capsella.data import FolderData, image_file
 from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
 from capsella.data.reading import decode
@@ -37,7 +37,7 @@ Format = Literal["onnx", "pt2"]
 UNTESTED = "checked on validation images; their errors are no test errors"
 CALIBRATION_IMAGES = 256
 TIMED = 20  # images on which predict.py is timed
-PREDICT, FRAMING = Path(__file__).with_name("predict.py"), Path(framing.__file__)
+PREDICT, IMAGE_FILE = Path(__file__).with_name("predict.py"), Path(image_file.__file__)
 
 
 class ExportImages(NamedTuple):
@@ -182,9 +182,9 @@ def export_model(
         write_json(part / "model.json", values)
         check = None
         if format == "onnx" and model.cut is None and model.channels in (1, 3):
-            program = PREDICT.read_text(encoding="utf-8").replace("from capsella.data.framing", "from framing")
+            program = PREDICT.read_text(encoding="utf-8").replace("from capsella.data.image_file", "from image_file")
             write_text(part / PREDICT.name, program)
-            shutil.copyfile(FRAMING, part / FRAMING.name)
+            shutil.copyfile(IMAGE_FILE, part / IMAGE_FILE.name)
             check = _check_files(model, part, images)
         folder.mkdir(exist_ok=True)
         for file in part.iterdir():

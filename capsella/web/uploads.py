@@ -7,7 +7,8 @@ from jaxtyping import UInt8
 from PIL import Image, ImageFile
 from torch import Tensor
 
-from capsella.data.reading import FORMATS, LEAST_LOSS, decode, depth_of, readable, to_tensor
+from capsella.data.image_file import FORMATS, depth_of
+from capsella.data.reading import LEAST_LOSS, decode, readable, to_tensor
 from capsella.errors import CapsellaError, errors_of
 from capsella.image_options import Preprocessing
 from capsella.models import ImageClassifier

@@ -50,8 +50,8 @@ def test_a_run_leaves_everything_a_user_needs(trained, images):
 def test_a_folder_alone_is_enough_and_runs_are_numbered(cli, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "images-efficient").mkdir(parents=True)
-    decoded, open_image = [], folder.open_image
-    monkeypatch.setattr(folder, "open_image", lambda path: decoded.append(path) or open_image(path))
+    decoded, open_file = [], folder.open_file
+    monkeypatch.setattr(folder, "open_file", lambda path: decoded.append(path) or open_file(path))
     answer = cli("train", images, "--epochs", 1, "--accelerator", "cpu")
     assert answer.code == 0, answer.err
     assert sorted(decoded) == sorted(Path(images).rglob("*.png"))

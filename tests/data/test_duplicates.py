@@ -10,7 +10,7 @@ from PIL import Image
 
 from capsella.data import FolderData, NpzData, load_data
 from capsella.data.duplicates import RADIUS, fingerprint, similar_pairs, similar_sets
-from capsella.data.reading import ImageData
+from capsella.data.image_file import ImageData
 from capsella.errors import CapsellaError
 
 SIDE = 64

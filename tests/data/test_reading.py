@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageCms
 
 from capsella.data import FolderData, NamedData, Splits, decoding, load_data, read_image
-from capsella.data.reading import read_values
+from capsella.data.image_file import read_values
 from capsella.errors import CapsellaError
 from capsella.image_options import Preprocessing
 

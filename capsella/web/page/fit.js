@@ -1,4 +1,4 @@
-// Preprocesses an image file for the network like `data/reading.py` and `data/framing.py`; resizing follows Pillow.
+// Preprocesses an image file for the network like `data/reading.py` and `data/image_file.py`; resizing follows Pillow.
 
 const MOST_PIXELS = 40_000_000; // the limit of the server of `capsella explore`
 

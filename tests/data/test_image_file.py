@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from capsella.data import FolderData, NpzData, load_data, read_image
-from capsella.data.framing import fit_image
+from capsella.data.image_file import fit_image
 from capsella.data.summary import oblong_sheet
 from capsella.models import ImageClassifier, create_model
 
