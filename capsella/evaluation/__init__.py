@@ -6,10 +6,8 @@ from capsella.evaluation.metrics import (
     Evaluation,
     Folds,
     Majority,
-    Roc,
     confusions,
     evaluate,
-    shares,
 )
 from capsella.evaluation.predict import (
     find_images,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,14 +58,6 @@ class ClassScore:
     specificity: float | None
     specificity_interval: tuple[float, float] | None
     auc: float | None
-
-
-class Roc(NamedTuple):
-    """The ROC curve of one class against the rest, with a point per threshold, and the area under it."""
-
-    false_positives: Float[np.ndarray, " points"]
-    true_positives: Float[np.ndarray, " points"]
-    auc: float
 
 
 @dataclass(frozen=True)
@@ -171,16 +163,10 @@ class Evaluation:
         return confusion_matrix(self.labels.flatten().numpy(), self.predictions.flatten().numpy(), labels=every)
 
     @cached_property
-    def roc(self) -> list[Roc | None]:
-        """The ROC curve of each class against the rest; None for a class with no test images, or with all of them."""
-        columns = zip(self.activations.T.numpy(), self._present(self.labels).T, strict=True)
-        return [roc(activations, present) for activations, present in columns]
-
-    @cached_property
     def per_class(self) -> list[ClassScore]:
         """Precision, recall, F1, specificity and AUC of each class."""
         present, predicted = self._present(self.labels), self._present(self.predictions)
-        columns = zip(self.classes, present.T, predicted.T, self.roc, strict=True)
+        columns = zip(self.classes, present.T, predicted.T, self.activations.T.numpy(), strict=True)
         return [_class_score(*column, self.groups) for column in columns]
 
     def _present(self, labels: Int[Tensor, " n *k"]) -> Bool[np.ndarray, "n classes"]:
@@ -285,27 +271,6 @@ def evaluate(
     return Evaluation(activations, labels, images.classes, images.files, images.group)
 
 
-def roc(activations: Float[np.ndarray, " n"], present: Bool[np.ndarray, " n"]) -> Roc | None:
-    """Return the ROC curve of one class's activation; None if either side has no images."""
-    from sklearn.metrics import auc, roc_curve  # a second to import
-
-    if present.all() or not present.any():
-        return None
-    false_positives, true_positives, _ = roc_curve(present, activations)
-    return Roc(false_positives, true_positives, float(auc(false_positives, true_positives)))
-
-
-def shares(
-    confusion: Int[np.ndarray, "true predicted"], of: Literal["true", "predicted"] = "true"
-) -> Float[np.ndarray, "true predicted"]:
-    """Normalise a confusion matrix over true classes (rows sum to 1) or over predicted ones (columns do).
-
-    A class without images, or that is never predicted, has zeros.
-    """
-    axis = 1 if of == "true" else 0
-    return confusion / np.maximum(confusion.sum(axis, keepdims=True), 1)
-
-
 class Confusion(NamedTuple):
     """The number of images of the class `true` that were predicted as the class `predicted`."""
 
@@ -400,9 +365,11 @@ def _class_score(
     name: str,
     present: Bool[np.ndarray, " n"],
     predicted: Bool[np.ndarray, " n"],
-    curve: Roc | None,
+    activations: Float[np.ndarray, " n"],
     groups: Groups | None,
 ) -> ClassScore:
+    from sklearn.metrics import roc_auc_score  # a second to import
+
     hits, support, named = int((present & predicted).sum()), int(present.sum()), int(predicted.sum())
     negatives, true_negatives = int((~present).sum()), int((~present & ~predicted).sum())
     inside, outside = (None, None) if groups is None else (groups[present], groups[~present])
@@ -416,7 +383,7 @@ def _class_score(
         recall_interval=proportion_interval(predicted[present], inside) if support else None,
         specificity=true_negatives / negatives if negatives else None,
         specificity_interval=proportion_interval(~predicted[~present], outside) if negatives else None,
-        auc=None if curve is None else curve.auc,
+        auc=float(roc_auc_score(present, activations)) if support and negatives else None,
     )
 
 

@@ -17,7 +17,6 @@ from matplotlib.font_manager import fontManager
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
-from capsella.evaluation import shares
 from capsella.files import write_whole
 from capsella.uncertainty import CalibrationCurve, SelectiveClassification
 
@@ -56,7 +55,7 @@ def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequ
     cell = min(0.5, 4.2 / n)  # inches
     figure = Figure(figsize=(max(n * cell, 1.5) + 1.2, max(n * cell, 1.5) + 1.0), layout="constrained")
     axes = figure.add_subplot()
-    share = shares(confusion)
+    share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     axes.pcolormesh(np.where(confusion > 0, share, np.nan), cmap="Blues", vmin=-0.1, vmax=1, edgecolors=GRID, lw=0.4)
     size = min(11.0, 72 * cell / (0.75 * max(len(str(confusion.max())), 2) + 0.6))  # points: the longest number fits
     for true, predicted in np.argwhere(confusion):
