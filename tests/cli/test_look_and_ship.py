@@ -72,6 +72,10 @@ class TestExport:
         words = [run / "export", images, "--ood-false-positive-rate", 0]
         assert cli("predict", *words).out == cli("predict", run, *words[1:]).out
         assert cli("evaluate", run / "export").code == 1
+        strict = cli("export", run, "--tolerance", 0, "--flips", 0, "--out", run / "strict")
+        assert strict.code == 1
+        assert "(at most 0)" in strict.err
+        assert not (run / "strict").exists()
         (run / "result.json").unlink()  # as in the final run of a comparison with folds
         answer = cli("export", run, "--format", "pt2")
         assert "checked on validation images" in answer.err
