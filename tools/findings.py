@@ -154,8 +154,7 @@ def comparisons(values: Mapping[str, Any]) -> Iterator[Row]:
             if row["gain"] is not None:
                 recipe = row["runs"][0]["recipe"]
                 seen = f"{recipe['epochs'] * recipe['epoch_images']:,}"
-                data, head = row["label"]
-                name = f"{data}: {head} over uniform couplings"
+                name = f"Pairs of digits: {row['label'][1]} over uniform couplings"
                 yield _row(name, "overlapping-digits", row, rows[-1], row["gain"], seen, "error_percent")
     if own == ["viewpoints by", "network"]:
         for row in rows:
